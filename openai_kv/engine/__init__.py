@@ -1,0 +1,1 @@
+"""The only threads: Engine.step(), AsyncEngine, detokenizer."""

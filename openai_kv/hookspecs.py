@@ -1,0 +1,22 @@
+"""The hooks a plugin may implement. They register classes once at start; hot paths call objects."""
+
+from collections.abc import Callable
+
+import pluggy
+
+from openai_kv.cache.policy import EvictionPolicy
+from openai_kv.metrics import MetricsExporter
+
+PROJECT = "openai_kv"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def register_eviction_policies(register: Callable[[type[EvictionPolicy]], None]) -> None:
+    """Call `register(MyPolicy)` for each policy class; it is chosen by its `name`."""
+
+
+@hookspec
+def register_metrics_exporters(register: Callable[[type[MetricsExporter]], None]) -> None:
+    """Call `register(MyExporter)` for each exporter class; it is chosen by its `name`."""

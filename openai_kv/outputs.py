@@ -1,0 +1,117 @@
+"""What the layers hand each other in one engine step; the scheduler and the model runner meet only here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from openai_kv.request import FinishReason, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """Copy-on-write: the first `num_tokens` slots of block `source` go to block `target`, in every layer.
+
+    A step's copies all happen before its forward pass, as if all sources were read before any target is written:
+    a source may be evicted and handed out again within the same step.
+    """
+
+    source: int
+    target: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRequest:
+    """One request's rows of a step.
+
+    `token_ids` run at positions `num_computed_tokens ..`; their K and V go to the blocks of `block_ids` (the whole
+    block table). `samples`: the last row is sampled. With `hidden_slot` (an exact hit) there are no rows, the stored
+    hidden state is sampled. `store_slot`: keep the last row's hidden state there. Slots are read before any is written.
+    `seed` and `num_output_tokens` name the draw. `prompt_token_ids`, `output_token_ids` are for penalties.
+    """
+
+    request_id: str
+    token_ids: Sequence[int]
+    num_computed_tokens: int
+    block_ids: Sequence[int]
+    samples: bool
+    params: SamplingParams
+    seed: int
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    hidden_slot: int | None = None
+    store_slot: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    """One step's work."""
+
+    step: int
+    requests: tuple[ScheduledRequest, ...]
+    copies: tuple[BlockCopy, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(request.token_ids) for request in self.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRunnerOutput:
+    """Sampled token by request id; attention mass by block id (empty unless the policy needs it); bytes of K/V read."""
+
+    sampled_token_ids: Mapping[str, int]
+    attention_mass: Mapping[int, float] = field(default_factory=dict)
+    attention_read_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What the rest of the server needs to know of the loaded model.
+
+    `block_bytes`: bytes of K and V of one block over all layers.
+    """
+
+    name: str
+    architecture: str
+    num_layers: int
+    vocab_size: int
+    hidden_size: int
+    max_model_len: int
+    eos_token_ids: frozenset[int]
+    dtype: str
+    kv_cache_dtype: str
+    attention_backend: str
+    block_bytes: int
+    fingerprint: str
+
+
+class ModelRunner(Protocol):
+    """Runs one step's work on the model; FakeModelRunner in the tests is the other one."""
+
+    info: ModelInfo
+
+    def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """What one step (or several, when the reader is slow) added to one request.
+
+    `text` is safe to show: never part of a stop string or of a UTF-8 sequence. The counts are running totals;
+    `cache_write_tokens` is final once `finish_reason` is set. Times are seconds since arrival, None before they happen.
+    """
+
+    request_id: str
+    text: str
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
+    num_output_tokens: int
+    cached_tokens: int
+    cache_write_tokens: int
+    hit_kind: str
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    queue_seconds: float | None = None
+    first_token_seconds: float | None = None
+    total_seconds: float = 0.0

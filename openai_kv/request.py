@@ -1,0 +1,98 @@
+"""A request as the engine sees it: what was asked (frozen) and how far it got (mutable, engine thread only)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class RequestStatus(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How output tokens are drawn and when the output ends; ranges are checked by whoever builds it.
+
+    `temperature` below 1e-5 is greedy. `top_k` -1 or 0 is off. `seed` None: the engine draws one per request.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    seed: int | None = None
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """What the cache and its policies may know of a request; hints never change what matches, `namespace` does.
+
+    `namespace` isolates the cache (empty: the shared one). `kind` is chat, completion or generate. `turn` counts the
+    user messages of a chat, 1 for a plain prompt.
+    """
+
+    request_id: str
+    num_prompt_tokens: int
+    namespace: str = ""
+    session_id: str | None = None
+    kind: str = "completion"
+    turn: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence in the engine. `num_computed_tokens` of `token_ids` have their K and V in the cache."""
+
+    info: RequestInfo
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    arrival_time: float
+    seed: int = 0
+    status: RequestStatus = RequestStatus.WAITING
+    token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_cached_tokens: int | None = None
+    hit_kind: str = "miss"
+    num_preemptions: int = 0
+    first_scheduled_time: float | None = None
+    first_token_time: float | None = None
+    last_token_time: float | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.prompt_token_ids)
+
+    @property
+    def request_id(self) -> str:
+        return self.info.request_id
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - len(self.prompt_token_ids)
+
+    @property
+    def output_token_ids(self) -> Sequence[int]:
+        return self.token_ids[len(self.prompt_token_ids) :]

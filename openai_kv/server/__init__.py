@@ -1,0 +1,1 @@
+"""The only starlette: app factory, protocol, endpoints, streaming."""
