@@ -1,0 +1,1 @@
+"""Attention over the block pool: one protocol, one small file per backend."""
