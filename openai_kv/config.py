@@ -1,0 +1,197 @@
+"""Settings: one frozen tree, one section per layer; flag > environment > aliases > TOML file > default."""
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from openai_kv.config_sources import (
+    POLICY_ALIASES,
+    AliasSource,
+    EnvironmentSource,
+    FileSource,
+    environment,
+    is_plugin_option,
+    iter_options,
+    nest,
+    setting_name,
+)
+from openai_kv.errors import ConfigError
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def parse_size(value: object) -> object:
+    """Bytes of a text like `1GiB`, `500 MB` or `4096`; anything but text passes unchanged."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+    if match is None or match[2].upper() not in UNITS:
+        raise ValueError("should be a size like 1GiB or 500MB")
+    return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+def parse_memory(value: object) -> object:
+    """`auto`, a fraction of the free memory (a number up to 1, as float) or a size (bytes, as int)."""
+    if value == "auto":
+        return value
+    if re.fullmatch(r"0?\.\d+|1\.0*", str(value)):
+        return float(str(value))
+    size = parse_size(str(value))
+    if not size:
+        raise ValueError("should be more than nothing")
+    return size
+
+
+def split_names(value: object) -> object:
+    """`"a,b"` or `["a,b", "c"]` as a tuple of names."""
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        return value
+    return tuple(name.strip() for item in items for name in item.split(",") if name.strip())
+
+
+Size = Annotated[int, BeforeValidator(parse_size)]
+Memory = Annotated[int | float | Literal["auto"], BeforeValidator(parse_memory)]
+Names = Annotated[tuple[str, ...], BeforeValidator(split_names)]
+Folder = Annotated[Path, AfterValidator(Path.expanduser)]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ServerSettings(Section):
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 lets the system choose")
+    served_model_names: Names = Field(
+        (), description="names clients may ask for, the first is canonical; * and ? are wild"
+    )
+    max_model_len: int = Field(0, ge=0, description="longest prompt plus answer in tokens; 0 = the model's own limit")
+    strict_parameters: bool = Field(True, description="refuse unknown request fields instead of warning")
+    max_body_bytes: Size = Field(8388608, gt=0, description="largest request body (8388608, 8MiB)")
+    max_messages: int = Field(2048, gt=0, description="most messages in a chat")
+    max_prompts: int = Field(128, gt=0, description="most prompts in one completion request")
+    max_stop_strings: int = Field(16, gt=0, description="most stop strings in a request")
+    max_stop_length: int = Field(1024, gt=0, description="longest stop string in characters")
+    max_logit_bias: int = Field(1024, gt=0, description="most entries of logit_bias")
+    default_max_tokens: int = Field(0, ge=0, description="cap of a chat answer when the client gives none; 0 = off")
+    max_queue: int = Field(256, gt=0, description="requests that may wait; beyond it 429")
+    max_queued_tokens: int = Field(1048576, gt=0, description="prompt tokens that may wait; beyond it 429")
+    queue_timeout: float = Field(120, gt=0, description="seconds a request may wait for its first step")
+    request_timeout: float = Field(600, gt=0, description="seconds a whole request may take")
+    body_timeout: float = Field(30, gt=0, description="seconds the body may take to arrive")
+    write_timeout: float = Field(60, gt=0, description="seconds a client may leave its answer unread")
+    sse_ping: float = Field(15, ge=0, description="longest silence in a stream in seconds; 0 = no keep-alive")
+    drain_timeout: float = Field(30, ge=0, description="seconds running requests get after SIGTERM")
+    metrics_public: bool = Field(False, description="serve /metrics without a key")
+    metrics_exporters: Names = Field(("prometheus",), description="metrics exporters to run, by name")
+
+
+class AuthSettings(Section):
+    keys_env: str = Field("OPENAI_KV_API_KEYS", description="environment variable with API keys, separated by commas")
+    keys_file: str = Field("", description="file with API keys, one a line, # for comments")
+    admin_key_env: str = Field("OPENAI_KV_ADMIN_KEY", description="environment variable with the admin key")
+    admin_key_file: str = Field("", description="file with the admin key")
+    isolate_cache_by_key: bool = Field(True, description="one API key never sees what another has cached")
+
+
+class ModelSettings(Section):
+    model: str = Field("smollm2-135m-instruct", min_length=1, description="model: a name, Hub id, folder or .gguf file")
+    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N or mps")
+    dtype: Dtype = Field("auto", description="type of the weights; auto = the model's own")
+    trust_remote_code: bool = Field(False, description="run Python code that comes with a Hub model")
+
+
+class CacheSettings(Section):
+    block_size: int = Field(16, gt=0, description="tokens of a KV block")
+    num_blocks: int = Field(0, ge=0, description="KV blocks; 0 = as many as kv_cache_memory holds")
+    kv_cache_memory: Memory = Field(
+        "auto",
+        gt=0,
+        description="memory for KV blocks: 1GiB, or 0.9 of what is free; auto = 1GiB on the CPU, 0.9 on CUDA",
+    )
+    kv_cache_dtype: Dtype = Field("auto", description="type of K and V; auto = as the weights")
+    eviction_policy: str = Field("lru", min_length=1, description="which cached blocks go first: a plugin's name")
+    plugins_dir: str = Field("", description="folder whose *.py files are loaded as plugins; empty = off")
+    num_hidden_slots: int = Field(1024, ge=0, description="prompts whose last hidden state is kept for exact repeats")
+
+
+class EngineSettings(Section):
+    max_num_seqs: int = Field(64, gt=0, description="most requests in one step")
+    max_num_batched_tokens: int = Field(2048, gt=0, description="most tokens in one step")
+    attention_backend: Literal["auto", "sdpa", "cpu"] = Field("auto", description="attention backend")
+    use_generation_config: bool = Field(False, description="take sampling defaults from the model")
+
+
+def default_home() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openai-kv"
+
+
+class Settings(BaseSettings):
+    """The whole tree. Read it with `load_settings`, which says in one line what is wrong."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid")
+
+    config: str = Field("", description="TOML file with settings")
+    home: Folder = Field(default_factory=default_home, description="folder for fetched models and built operators")
+    server: ServerSettings = ServerSettings()
+    auth: AuthSettings = AuthSettings()
+    model: ModelSettings = ModelSettings()
+    cache: CacheSettings = CacheSettings()
+    engine: EngineSettings = EngineSettings()
+    plugins: Mapping[str, Mapping[str, Any]] = Field({}, description="options of plugins, by plugin name")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, EnvironmentSource(settings_cls), AliasSource(settings_cls), FileSource(settings_cls)
+
+
+def load_settings(flags: Mapping[str, object] | None = None) -> Settings:
+    """Settings from all sources; `flags` are values by dotted name (`server.port`). Raises ConfigError, one line."""
+    try:
+        settings = Settings(**nest(flags or {}))
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from None
+    refuse_unknown_variables(settings)
+    return settings
+
+
+def refuse_unknown_variables(settings: Settings) -> None:
+    """After loading, because the settings say which variables hold keys."""
+    options = list(iter_options(Settings))
+    names = {option.name for option in options}
+    exempt = {*POLICY_ALIASES, settings.auth.keys_env, settings.auth.admin_key_env}
+    for variable, _ in environment():
+        name = setting_name(variable)
+        if variable not in exempt and name not in names and not is_plugin_option(name):
+            hint = did_you_mean(variable, exempt | {option.variable for option in options})
+            raise ConfigError(f"unknown environment variable {variable}{hint}")
+
+
+def explain(error: ValidationError) -> str:
+    """The first complaint in one line, naming the setting."""
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"unknown setting {name}{did_you_mean(name, {option.name for option in iter_options(Settings)})}"
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"{name} = {first['input']!r}: {message}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.75)
+    return f"; did you mean {close[0]}?" if close else ""
