@@ -97,6 +97,12 @@ class OverloadedError(RequestError):
     type = "rate_limit_error"
     default_code = "queue_full"
 
+    def __init__(
+        self, message: str, *, code: str | None = None, retry_after: int | None = None, reason: str | None = None
+    ) -> None:
+        super().__init__(message, code=code, retry_after=retry_after)
+        self.reason = reason
+
 
 class InternalError(RequestError):
     status = 500

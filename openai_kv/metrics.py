@@ -9,7 +9,7 @@ from openai_kv.request import RequestInfo
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """The cache between two steps. Blocks: free + cached + referenced == total. Hits are of requests, unless they say tokens."""
+    """The cache between two steps. Blocks: free + cached + referenced == total. `hits` are requests."""
 
     total: int
     free: int

@@ -45,11 +45,12 @@ class ScheduledRequest:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """One step's work."""
+    """One step's work; `time`: when it was decided, by the engine's clock."""
 
     step: int
     requests: tuple[ScheduledRequest, ...]
     copies: tuple[BlockCopy, ...] = ()
+    time: float = 0.0
 
     @property
     def num_tokens(self) -> int:

@@ -70,6 +70,7 @@ class Request:
     token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_cached_tokens: int | None = None
+    cache_write_tokens: int = 0
     hit_kind: str = "miss"
     num_preemptions: int = 0
     first_scheduled_time: float | None = None

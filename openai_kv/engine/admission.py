@@ -1,0 +1,66 @@
+"""The bounded queue in front of the engine: who waits, and when the answer is 429."""
+
+import math
+import threading
+from dataclasses import dataclass
+
+from openai_kv.errors import OverloadedError
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """How many HTTP requests and how many prompt tokens may wait, and for how many seconds each."""
+
+    max_queue: int = 256
+    max_queued_tokens: int = 1_048_576
+    queue_timeout: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    group: str
+    num_tokens: int
+
+
+class WaitingRoom:
+    """Requests that have not had their first step. Entered by the event loop, left by the engine thread."""
+
+    def __init__(self, limits: QueueLimits) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+        self._seconds_per_request = 1.0
+
+    def __contains__(self, request_id: str) -> bool:
+        with self._lock:
+            return request_id in self._entries
+
+    def enter(self, request_id: str, group: str, num_tokens: int) -> None:
+        """Raises OverloadedError when the queue is full; the sequences of one HTTP request (`group`) count once."""
+        with self._lock:
+            groups = {entry.group for entry in self._entries.values()}
+            tokens = sum(entry.num_tokens for entry in self._entries.values())
+            if group not in groups and groups:
+                self._check(len(groups), tokens + num_tokens)
+            self._entries[request_id] = _Entry(group, num_tokens)
+
+    def leave(self, request_id: str) -> None:
+        with self._lock:
+            self._entries.pop(request_id, None)
+
+    def served(self, seconds: float) -> None:
+        """A request took so long: the running estimate behind Retry-After."""
+        self._seconds_per_request += 0.2 * (seconds - self._seconds_per_request)
+
+    def retry_after(self, num_waiting: int) -> int:
+        return max(1, min(60, math.ceil(num_waiting * self._seconds_per_request)))
+
+    def _check(self, num_waiting: int, num_tokens: int) -> None:
+        if num_waiting >= self._limits.max_queue:
+            raise self._overloaded("max_num_queued_reqs", f"{num_waiting} requests wait already", num_waiting)
+        if num_tokens > self._limits.max_queued_tokens:
+            raise self._overloaded("max_num_queued_tokens", "too many prompt tokens wait already", num_waiting)
+
+    def _overloaded(self, reason: str, why: str, num_waiting: int) -> OverloadedError:
+        message = f"The server is overloaded: {why}."
+        return OverloadedError(message, retry_after=self.retry_after(num_waiting), reason=reason)

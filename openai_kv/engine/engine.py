@@ -1,0 +1,79 @@
+"""The synchronous engine: four statements a step. After nano-vllm's `LLMEngine.step`."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from openai_kv.cache.manager import ResetResult
+from openai_kv.engine.detokenizer import Detokenizer
+from openai_kv.engine.reporter import Reporter
+from openai_kv.metrics import CacheStats
+from openai_kv.outputs import ModelRunner, RequestOutput
+from openai_kv.request import FinishReason, Request
+from openai_kv.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The engine between two steps."""
+
+    cache: CacheStats
+    running: int
+    waiting: int
+    preemptions: int
+
+
+class Engine:
+    """Owned by one thread; requests come and go between steps."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        detokenizer: Detokenizer,
+        reporter: Reporter,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.scheduler = scheduler
+        self.runner = runner
+        self._detokenizer = detokenizer
+        self._reporter = reporter
+        self._clock = clock
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def add(self, request: Request) -> None:
+        self._detokenizer.add(request)
+        self.scheduler.add(request)
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step; what it added to each request that sampled or ended."""
+        scheduled = self.scheduler.schedule()
+        output = self.runner.execute_model(scheduled)
+        updated = self.scheduler.update_from_output(scheduled, output)
+        return self._reporter.report(self.scheduler, scheduled, output, updated)
+
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> list[RequestOutput]:
+        """End a request between two steps; empty if it has ended before."""
+        request = self.scheduler.abort(request_id, reason)
+        return [] if request is None else [self._reporter.request_output(request, self._clock(), sampled=False)]
+
+    def fail_running(self) -> list[RequestOutput]:
+        """After a step that raised: end whatever was running, so that the waiting requests get their chance."""
+        ids = [request.request_id for request in self.scheduler.running]
+        return [output for request_id in ids for output in self.abort(request_id, FinishReason.ERROR)]
+
+    def stats(self) -> EngineStats:
+        scheduler = self.scheduler
+        return EngineStats(
+            scheduler.manager.stats(), len(scheduler.running), len(scheduler.waiting), scheduler.num_preemptions
+        )
+
+    def reset_cache(self) -> ResetResult:
+        return self.scheduler.manager.reset()
+
+    def check_integrity(self) -> None:
+        self.scheduler.manager.check_integrity()

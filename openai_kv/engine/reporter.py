@@ -1,0 +1,108 @@
+"""After each step: outputs for the clients, records for the exporters."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from openai_kv.engine.detokenizer import Detokenizer
+from openai_kv.exporting import ExporterGroup
+from openai_kv.metrics import RequestStats, StepStats
+from openai_kv.outputs import ModelRunnerOutput, RequestOutput, SchedulerOutput
+from openai_kv.request import Request
+from openai_kv.scheduler import Scheduler
+
+
+def _since(request: Request, moment: float | None) -> float | None:
+    return None if moment is None else moment - request.arrival_time
+
+
+class Reporter:
+    """Sees every request after every step that touched it."""
+
+    def __init__(
+        self, detokenizer: Detokenizer, exporters: ExporterGroup, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._detokenizer = detokenizer
+        self._exporters = exporters
+        self._clock = clock
+        self._preemptions = 0
+
+    def report(
+        self, scheduler: Scheduler, scheduled: SchedulerOutput, output: ModelRunnerOutput, updated: Sequence[Request]
+    ) -> list[RequestOutput]:
+        now = self._clock()
+        sampled = [request for request in updated if request.request_id in output.sampled_token_ids]
+        first = tuple(now - request.arrival_time for request in sampled if request.first_token_time is None)
+        gaps = tuple(now - request.last_token_time for request in sampled if request.last_token_time is not None)
+        self._exporters.on_step(
+            StepStats(
+                step=scheduled.step,
+                step_seconds=now - scheduled.time,
+                running=len(scheduler.running),
+                waiting=len(scheduler.waiting),
+                deferred=scheduler.num_deferred,
+                scheduled_tokens=scheduled.num_tokens,
+                computed_prompt_tokens=sum(
+                    _prompt_rows(item.num_computed_tokens, len(item.token_ids), request.num_prompt_tokens)
+                    for item, request in zip(scheduled.requests, updated, strict=True)
+                ),
+                generated_tokens=len(sampled),
+                preemptions=scheduler.num_preemptions - self._preemptions,
+                attention_read_bytes=output.attention_read_bytes,
+                inter_token_seconds=gaps,
+                time_to_first_token_seconds=first,
+                cache=scheduler.manager.stats(),
+            )
+        )
+        self._preemptions = scheduler.num_preemptions
+        return [
+            self.request_output(request, now, request.request_id in output.sampled_token_ids)
+            for request in updated
+            if request.finish_reason or request.request_id in output.sampled_token_ids
+        ]
+
+    def request_output(self, request: Request, now: float, sampled: bool) -> RequestOutput:
+        """What the client of `request` gets; for a finished one the exporters get their record too."""
+        if sampled:
+            request.first_token_time = request.first_token_time or now
+            request.last_token_time = now
+        result = RequestOutput(
+            request_id=request.request_id,
+            text=self._detokenizer.take(request),
+            token_ids=(request.token_ids[-1],) if sampled else (),
+            num_prompt_tokens=request.num_prompt_tokens,
+            num_output_tokens=request.num_output_tokens,
+            cached_tokens=request.num_cached_tokens or 0,
+            cache_write_tokens=request.cache_write_tokens,
+            hit_kind=request.hit_kind,
+            finish_reason=request.finish_reason,
+            stop_reason=request.stop_reason,
+            queue_seconds=_since(request, request.first_scheduled_time),
+            first_token_seconds=_since(request, request.first_token_time),
+            total_seconds=now - request.arrival_time,
+        )
+        if request.finish_reason is not None:
+            self._exporters.on_request_finished(_request_stats(request, result))
+        return result
+
+
+def _prompt_rows(start: int, num_rows: int, num_prompt_tokens: int) -> int:
+    """How many of the rows are prompt positions."""
+    return max(0, min(start + num_rows, num_prompt_tokens) - start)
+
+
+def _request_stats(request: Request, output: RequestOutput) -> RequestStats:
+    assert request.finish_reason is not None
+    return RequestStats(
+        info=request.info,
+        finish_reason=request.finish_reason,
+        hit_kind=output.hit_kind,
+        num_prompt_tokens=output.num_prompt_tokens,
+        num_output_tokens=output.num_output_tokens,
+        num_cached_tokens=output.cached_tokens,
+        cache_write_tokens=output.cache_write_tokens,
+        max_tokens=request.params.max_tokens,
+        num_preemptions=request.num_preemptions,
+        queue_seconds=output.queue_seconds,
+        first_token_seconds=output.first_token_seconds,
+        total_seconds=output.total_seconds,
+    )

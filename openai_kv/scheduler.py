@@ -1,0 +1,286 @@
+"""Decides each step's work: who runs, how many tokens, who waits, who is pushed back. After vLLM's scheduler."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sortedcontainers import SortedKeyList
+
+from openai_kv.cache.manager import CacheHit, KVCacheManager
+from openai_kv.outputs import BlockCopy, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.request import FinishReason, Request, RequestStatus
+
+
+class OutputText(Protocol):
+    """Follows the text of each request; the engine's Detokenizer."""
+
+    def append(self, request: Request, token_id: int) -> str | None:
+        """Take one more output token; the stop string its text completed, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """`max_num_batched_tokens` rows and `max_num_seqs` sequences a step; no sequence grows past `max_model_len`."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    eos_token_ids: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        assert 0 < self.max_num_seqs <= self.max_num_batched_tokens, "a decode row for every sequence must fit a step"
+
+
+@dataclass(slots=True)
+class _Plan:
+    """One step while it is being decided. Decoding sequences come first: `budget` is what is left for prefill."""
+
+    budget: int
+    requests: dict[str, ScheduledRequest] = field(default_factory=dict)
+    copies: list[BlockCopy] = field(default_factory=list)
+    preempted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Leader:
+    """A waiting request waits until `request` has computed `num_tokens`, or is no longer running."""
+
+    request: Request
+    num_tokens: int
+
+    @property
+    def busy(self) -> bool:
+        return self.request.status is RequestStatus.RUNNING and self.request.num_computed_tokens < self.num_tokens
+
+
+class Scheduler:
+    """Owns the requests and, through the manager, their blocks. One thread; requests come and go between steps."""
+
+    def __init__(
+        self,
+        manager: KVCacheManager,
+        limits: SchedulerLimits,
+        text: OutputText,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_started: Callable[[Request], None] | None = None,
+    ) -> None:
+        self.manager = manager
+        self.limits = limits
+        self.waiting: SortedKeyList[Request, float] = SortedKeyList(key=lambda request: request.arrival_time)
+        self.running: SortedKeyList[Request, float] = SortedKeyList(key=lambda request: request.arrival_time)
+        self.num_preemptions = 0
+        self._requests: dict[str, Request] = {}
+        self._leaders: dict[str, _Leader] = {}
+        self._reserved_slots: dict[str, int] = {}
+        self._text = text
+        self._clock = clock
+        self._on_started = on_started
+        self._step = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._requests)
+
+    @property
+    def num_deferred(self) -> int:
+        return len(self._leaders)
+
+    def add(self, request: Request) -> None:
+        assert request.request_id not in self._requests, f"request {request.request_id} was added twice"
+        self._requests[request.request_id] = request
+        self.waiting.add(request)
+
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> Request | None:
+        """End a request now, between two steps; what it computed stays cached. None: it has ended before."""
+        request = self._requests.get(request_id)
+        if request is not None:
+            self._finish(request, reason)
+        return request
+
+    # -- schedule ------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> SchedulerOutput:
+        """The next step: running requests first, then waiting ones, each catching up as far as the budget goes."""
+        self._step += 1
+        decoding = sum(request.num_computed_tokens + 1 == len(request.token_ids) for request in self.running)
+        plan = _Plan(budget=self.limits.max_num_batched_tokens - decoding)
+        self._schedule_running(plan)
+        if not plan.preempted:
+            self._schedule_waiting(plan)
+        return SchedulerOutput(self._step, tuple(plan.requests.values()), tuple(plan.copies), self._clock())
+
+    def _schedule_running(self, plan: _Plan) -> None:
+        for request in list(self.running):
+            missing = len(request.token_ids) - request.num_computed_tokens
+            num_tokens = missing if missing == 1 else min(missing, plan.budget)
+            if request.status is not RequestStatus.RUNNING or num_tokens == 0:
+                continue
+            if self._make_room(request, request.num_computed_tokens + num_tokens, plan):
+                plan.budget -= num_tokens if missing > 1 else 0
+                plan.requests[request.request_id] = self._rows(request, num_tokens)
+
+    def _make_room(self, request: Request, num_tokens: int, plan: _Plan) -> bool:
+        """Grow the block table, preempting the youngest running request as often as needed; False: it was this one."""
+        while not self.manager.allocate_slots(request.request_id, num_tokens):
+            victim = self.running[-1]
+            assert victim.request_id not in plan.requests, "the youngest is scheduled last"
+            self._preempt(victim)
+            plan.preempted = True
+            if victim is request:
+                return False
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        self.running.remove(request)
+        self._release(request, keep=True)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.add(request)
+
+    def _schedule_waiting(self, plan: _Plan) -> None:
+        for request in list(self.waiting):
+            if len(self.running) >= self.limits.max_num_seqs or plan.budget <= 0:
+                return
+            if not self._must_wait(request) and not self._admit(request, plan):
+                return
+
+    def _must_wait(self, request: Request) -> bool:
+        """Whether it waits for a block that another request is computing; the oldest of a herd leads."""
+        leader = self._leaders.get(request.request_id)
+        return leader is not None and leader.busy
+
+    def _admit(self, request: Request, plan: _Plan) -> bool:
+        """Give a waiting request its blocks and first rows; False: the pool is full, and nobody may overtake."""
+        hit = self.manager.lookup(request.token_ids, request.info)
+        if self._defer(request, hit):
+            return True
+        first_time = request.num_cached_tokens is None
+        copies = self.manager.admit(request.info, hit, len(request.token_ids), count=first_time)
+        if copies is None:
+            return False
+        plan.copies.extend(copies)
+        self._start(request, hit)
+        num_tokens = min(len(request.token_ids) - hit.num_tokens, plan.budget)
+        plan.budget -= num_tokens
+        plan.requests[request.request_id] = self._rows(request, num_tokens, hit.hidden_slot)
+        return True
+
+    def _defer(self, request: Request, hit: CacheHit) -> bool:
+        """A cold herd computes its prefix once: wait if someone is prefilling at least one whole block that we lack."""
+        self._leaders.pop(request.request_id, None)
+        wanted = hit.num_tokens + self.manager.block_size
+        if wanted >= len(request.token_ids):
+            return False
+        prefix = request.token_ids[:wanted]
+        for other in self.running:
+            leads = other.num_computed_tokens < wanted and other.info.namespace == request.info.namespace
+            if leads and other.token_ids[:wanted] == prefix:
+                self._leaders[request.request_id] = _Leader(other, wanted)
+                return True
+        return False
+
+    def _start(self, request: Request, hit: CacheHit) -> None:
+        self.waiting.remove(request)
+        self.running.add(request)
+        request.status = RequestStatus.RUNNING
+        request.num_computed_tokens = hit.num_tokens
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = hit.num_tokens
+            request.hit_kind = hit.kind
+            request.first_scheduled_time = self._clock()
+            if self._on_started is not None:
+                self._on_started(request)
+
+    def _rows(self, request: Request, num_tokens: int, hidden_slot: int | None = None) -> ScheduledRequest:
+        start = request.num_computed_tokens
+        complete = start + num_tokens == len(request.token_ids)
+        return ScheduledRequest(
+            request_id=request.request_id,
+            token_ids=request.token_ids[start : start + num_tokens],
+            num_computed_tokens=start,
+            block_ids=self.manager.block_ids(request.request_id),
+            samples=complete and request.params.max_tokens > 0,
+            params=request.params,
+            seed=request.seed,
+            prompt_token_ids=request.prompt_token_ids,
+            output_token_ids=request.output_token_ids,
+            hidden_slot=hidden_slot,
+            store_slot=self._reserve_slot(request) if complete and num_tokens else None,
+        )
+
+    def _reserve_slot(self, request: Request) -> int | None:
+        if request.num_output_tokens:
+            return None
+        slot = self.manager.reserve_hidden_slot(request.prompt_token_ids, request.info)
+        if slot is not None:
+            self._reserved_slots[request.request_id] = slot
+        return slot
+
+    # -- update --------------------------------------------------------------------------------------------------
+
+    def update_from_output(self, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> list[Request]:
+        """Take in what the step computed: append, stop, cache full blocks, free. The requests that it touched."""
+        self.manager.record_attention(output.attention_mass)
+        updated = [self._requests[item.request_id] for item in scheduled.requests]
+        for request, item in zip(updated, scheduled.requests, strict=True):
+            self._cache(request, item)
+            self._append(request, output.sampled_token_ids)
+        return updated
+
+    def _cache(self, request: Request, item: ScheduledRequest) -> None:
+        before, size = request.num_computed_tokens, self.manager.block_size
+        after = request.num_computed_tokens = before + len(item.token_ids)
+        prompt_done = before < request.num_prompt_tokens <= after
+        if prompt_done or before // size != after // size:
+            self.manager.cache_blocks(request.request_id, request.token_ids[:after], with_tail=prompt_done)
+        slot = self._reserved_slots.pop(request.request_id, None)
+        if slot is not None:
+            self.manager.store_exact(request.request_id, request.prompt_token_ids, slot)
+
+    def _append(self, request: Request, sampled: Mapping[str, int]) -> None:
+        token_id = sampled.get(request.request_id)
+        if token_id is not None:
+            request.token_ids.append(token_id)
+            self._stop(request, token_id)
+        elif request.params.max_tokens == 0 and request.num_computed_tokens == request.num_prompt_tokens:
+            self._finish(request, FinishReason.LENGTH)
+
+    def _stop(self, request: Request, token_id: int) -> None:
+        reason = self._finish_reason(request, token_id)
+        if reason is not None:
+            self._finish(request, reason)
+
+    def _finish_reason(self, request: Request, token_id: int) -> FinishReason | None:
+        if token_id in self.limits.eos_token_ids and not request.params.ignore_eos:
+            return FinishReason.STOP
+        request.stop_reason = self._text.append(request, token_id)
+        if request.stop_reason is not None:
+            return FinishReason.STOP
+        full = len(request.token_ids) >= self.limits.max_model_len
+        return FinishReason.LENGTH if full or request.num_output_tokens >= request.params.max_tokens else None
+
+    def _finish(self, request: Request, reason: FinishReason) -> None:
+        running = request.status is RequestStatus.RUNNING
+        (self.running if running else self.waiting).remove(request)
+        if running:
+            self._release(request, keep=reason is not FinishReason.ERROR)
+        request.status = RequestStatus.FINISHED
+        request.finish_reason = reason
+        self._leaders.pop(request.request_id, None)
+        del self._requests[request.request_id]
+        request.cache_write_tokens = self.manager.cache_write_tokens(request.request_id)
+        self.manager.finish(request.info)
+
+    def _release(self, request: Request, *, keep: bool) -> None:
+        """Give the blocks back; what is computed stays cached, the partial tail too, unless a step failed halfway."""
+        slot = self._reserved_slots.pop(request.request_id, None)
+        if slot is not None:
+            self.manager.release_hidden_slot(slot)
+        if keep:
+            computed = request.token_ids[: request.num_computed_tokens]
+            self.manager.cache_blocks(request.request_id, computed, with_tail=True)
+        self.manager.free(request.request_id)

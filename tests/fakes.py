@@ -1,0 +1,80 @@
+"""A model runner without a model: its "K and V" are the token ids, so a wrong block table changes the text."""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+
+VOCAB_SIZE = 1000
+EMPTY = -1
+
+
+def next_token(context: Sequence[int], vocab_size: int = VOCAB_SIZE) -> int:
+    """The fake model: a token that depends on the whole context."""
+    return zlib.crc32(repr(tuple(context)).encode()) % vocab_size
+
+
+def expected_output(prompt: Sequence[int], num_tokens: int, vocab_size: int = VOCAB_SIZE) -> list[int]:
+    """What the fake model generates from `prompt` when nothing is cached, batched or preempted."""
+    context = list(prompt)
+    for _ in range(num_tokens):
+        context.append(next_token(context, vocab_size))
+    return context[len(prompt) :]
+
+
+def fake_info(**changes: object) -> ModelInfo:
+    values: dict[str, object] = {
+        "name": "fake", "architecture": "FakeForCausalLM", "num_layers": 1, "vocab_size": VOCAB_SIZE, "hidden_size": 8,
+        "max_model_len": 512, "eos_token_ids": frozenset({VOCAB_SIZE}), "dtype": "float32", "kv_cache_dtype": "float32",
+        "attention_backend": "fake", "block_bytes": 1024, "fingerprint": "fp_0123456789",
+    }  # fmt: skip
+    return ModelInfo(**(values | changes))  # type: ignore[arg-type]
+
+
+@dataclass
+class FakeModelRunner:
+    """Counts what it runs: `rows` is a list, one entry a step, of the positions that went through "layers"."""
+
+    num_blocks: int
+    block_size: int
+    info: ModelInfo = field(default_factory=fake_info)
+    rows: list[dict[str, range]] = field(default_factory=list)
+    fail_at: Iterable[int] = ()
+
+    def __post_init__(self) -> None:
+        self._pool = [[EMPTY] * self.block_size for _ in range(self.num_blocks)]
+        self._hidden: dict[int, int] = {}
+
+    @property
+    def num_rows(self) -> int:
+        return sum(len(positions) for step in self.rows for positions in step.values())
+
+    def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
+        if scheduled.step in self.fail_at:
+            raise RuntimeError(f"step {scheduled.step} fails on purpose")
+        sources = [list(self._pool[copy.source][: copy.num_tokens]) for copy in scheduled.copies]
+        for copy, tokens in zip(scheduled.copies, sources, strict=True):
+            self._pool[copy.target][: copy.num_tokens] = tokens
+        stored = {r.request_id: self._hidden[r.hidden_slot] for r in scheduled.requests if r.hidden_slot is not None}
+        self.rows.append({r.request_id: self._write(r) for r in scheduled.requests if r.token_ids})
+        sampled = {r.request_id: stored.get(r.request_id, EMPTY) for r in scheduled.requests if r.samples}
+        for request in scheduled.requests:
+            if request.token_ids:
+                token = next_token(self._read(request), self.info.vocab_size)
+                sampled |= {request.request_id: token} if request.samples else {}
+                self._hidden |= {} if request.store_slot is None else {request.store_slot: token}
+        return ModelRunnerOutput(sampled)
+
+    def _write(self, request: ScheduledRequest) -> range:
+        start = request.num_computed_tokens
+        for position, token_id in enumerate(request.token_ids, start):
+            block = request.block_ids[position // self.block_size]
+            self._pool[block][position % self.block_size] = token_id
+        return range(start, start + len(request.token_ids))
+
+    def _read(self, request: ScheduledRequest) -> list[int]:
+        end = request.num_computed_tokens + len(request.token_ids)
+        slots = [token for block in request.block_ids for token in self._pool[block]]
+        assert EMPTY not in slots[:end], "attention over a slot that nobody wrote"
+        return slots[:end]
