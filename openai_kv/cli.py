@@ -1,0 +1,164 @@
+"""The command line: serve, pull, plugins. Nothing heavy is imported before a command needs it."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from openai_kv import __version__
+from openai_kv.config import Settings, did_you_mean, load_settings
+from openai_kv.config_sources import Option, iter_options
+from openai_kv.errors import ConfigError, PluginError, StartupError
+
+EPILOG = """Each option is also an environment variable (--port: OPENAI_KV_SERVER__PORT) and a line of the file given
+with --config ([server] port = 8000); options of plugins are in its [plugins.NAME] tables. A flag wins over the
+environment, the environment over the file. API keys come from the environment or a file only."""
+GENERAL = ("config", "home")
+PLUGIN_OPTIONS = ("config", "server.metrics_exporters", "cache.eviction_policy", "cache.plugins_dir")
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code: 2 for a wrong setting, 1 for any other failure to start."""
+    try:
+        return run(sys.argv[1:] if argv is None else argv)
+    except StartupError as error:
+        print(f"openai-kv: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError | PluginError) else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def run(argv: Sequence[str]) -> int:
+    parser = build_parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        raise ConfigError(explain_unknown(unknown[0]))
+    values = vars(arguments)
+    command: Callable[[Settings], int] = values.pop("command")
+    return command(load_settings(values))
+
+
+def build_parser() -> Parser:
+    parser = Parser(prog="openai-kv", description="An OpenAI-compatible server whose subject is the KV cache.")
+    parser.add_argument("--version", action="version", version=f"openai-kv {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="{serve,pull,plugins}")
+    options = list(iter_options(Settings))
+    general, some = ([option for option in options if option.name in names] for names in (GENERAL, PLUGIN_OPTIONS))
+    add_command(commands, "serve", serve, "fetch the model if need be, and serve it", options)
+    puller = add_command(commands, "pull", pull, "fetch and convert a model, print its folder", general, " [NAME]")
+    puller.add_argument("model.model", metavar="NAME", nargs="?", default=argparse.SUPPRESS, help="as for --model")
+    add_command(commands, "plugins", plugins, "list what is installed and what is chosen", some)
+    return parser
+
+
+def add_command(
+    commands: "argparse._SubParsersAction[Parser]",
+    name: str,
+    command: Callable[[Settings], int],
+    summary: str,
+    options: Iterable[Option],
+    arguments: str = "",
+) -> Parser:
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        usage=f"openai-kv {name} [options]{arguments}",
+        description=summary,
+        epilog=EPILOG,
+        allow_abbrev=False,
+        formatter_class=make_formatter,
+    )
+    parser.set_defaults(command=command)
+    for section, members in groupby(options, lambda option: option.name.rpartition(".")[0]):
+        group = parser.add_argument_group(section or "general")
+        for option in members:
+            add_option(group, option)
+    return parser
+
+
+def make_formatter(prog: str) -> argparse.HelpFormatter:
+    return argparse.HelpFormatter(prog, max_help_position=36)
+
+
+def add_option(group: "argparse._ArgumentGroup", option: Option) -> None:
+    """Values stay text: the settings check them, so that a flag and a variable are refused in the same words."""
+    arguments: dict[str, Any] = {"metavar": metavar(option)}
+    flags = [option.flag]
+    if isinstance(option.default, bool):
+        arguments = {"action": argparse.BooleanOptionalAction}
+    elif isinstance(option.default, tuple):
+        flags.append(option.flag.removesuffix("s"))
+        arguments |= {"action": "extend", "nargs": "+"}
+    group.add_argument(*flags, dest=option.name, default=argparse.SUPPRESS, help=explain(option), **arguments)
+
+
+def metavar(option: Option) -> str:
+    choices = get_args(option.field.annotation) if get_origin(option.field.annotation) is Literal else ()
+    return "|".join(choices) or {int: "N", float: "SECONDS", tuple: "NAME"}.get(type(option.default), "VALUE")
+
+
+def explain(option: Option) -> str:
+    """The meaning, and the default as one would type it."""
+    value = option.default
+    if isinstance(value, bool):
+        value = "on" if value else "off"
+    shown = " ".join(value) if isinstance(value, tuple) else str(value)
+    return f"{option.field.description}{f' [{shown}]' if shown else ''}".replace("%", "%%")
+
+
+def explain_unknown(word: str) -> str:
+    if not word.startswith("-"):
+        return f"unexpected argument {word}"
+    flag = word.partition("=")[0]
+    return f"unknown flag {flag}{did_you_mean(flag, [option.flag for option in iter_options(Settings)])}"
+
+
+def say(line: str) -> None:
+    """Progress goes to standard error: standard output is for results."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def serve(settings: Settings) -> int:
+    # Until the server has its own handlers, SIGTERM ends the start as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    from openai_kv import build
+
+    return build.serve(settings)
+
+
+def pull(settings: Settings) -> int:
+    from openai_kv import model_store
+
+    print(model_store.resolve(settings.model.model, home=settings.home, progress=say))
+    return 0
+
+
+def plugins(settings: Settings) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from openai_kv.plugins import load_plugins
+
+    registry = load_plugins(settings.cache.plugins_dir)
+    active = {settings.cache.eviction_policy, *settings.server.metrics_exporters}
+    table = Table("name", "version", "source", "hooks", "active", "options", box=None)
+    for report in registry.report(active, settings.plugins):
+        shown = ", ".join(f"{name}={value}" for name, value in report.options.items())
+        table.add_row(
+            report.name, report.version, report.source, "\n".join(report.hooks), "yes" if report.active else "", shown
+        )
+    Console().print(table)
+    for problem in registry.problems:
+        say(f"broken: {problem}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""All the pluggy there is: find plugins, let them register classes, build the ones the settings name."""
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pluggy
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from openai_kv import __version__, default_plugins, hookspecs
+from openai_kv.cache.policy import EvictionPolicy
+from openai_kv.config import did_you_mean
+from openai_kv.errors import ConfigError, PluginError
+from openai_kv.metrics import MetricsExporter
+
+PluginClass = type[EvictionPolicy] | type[MetricsExporter]
+HOOKS: Mapping[str, PluginClass] = {
+    "register_eviction_policies": EvictionPolicy,
+    "register_metrics_exporters": MetricsExporter,
+}
+SECRETS = ("key", "token", "secret", "password")
+
+
+@dataclass(frozen=True, slots=True)
+class PluginOrigin:
+    """Where a plugin module comes from; `source` is builtin, entry_point or file."""
+
+    name: str
+    version: str
+    source: str
+    load: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One class that a plugin module registered through `hook`."""
+
+    name: str
+    origin: PluginOrigin
+    hook: str
+    cls: PluginClass
+    options: type[BaseModel]
+
+
+@dataclass(frozen=True, slots=True)
+class PluginProblem:
+    """A plugin module that is skipped, and why."""
+
+    origin: PluginOrigin
+    reason: str
+
+    def __str__(self) -> str:
+        return f"plugin {self.origin.name} ({self.origin.source}): {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginReport:
+    """One line of `openai-kv plugins` and GET /plugins; secrets among `options` are masked."""
+
+    name: str
+    version: str
+    source: str
+    hooks: tuple[str, ...]
+    active: bool
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PluginRegistry:
+    plugins: tuple[Plugin, ...]
+    problems: tuple[PluginProblem, ...]
+
+    def create_policy(self, name: str, options: Mapping[str, Mapping[str, Any]]) -> EvictionPolicy:
+        """The policy `name`, built with `options[name]`. Raises PluginError (no such) or ConfigError (options)."""
+        self.check_names(options)
+        made = create(self.find(name, "register_eviction_policies"), options.get(name, {}))
+        assert isinstance(made, EvictionPolicy)
+        return made
+
+    def create_exporters(
+        self, names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[MetricsExporter, ...]:
+        """One exporter a name, each built with `options[name]`; errors as for `create_policy`."""
+        self.check_names(options)
+        found = [self.find(name, "register_metrics_exporters") for name in names]
+        made = [create(plugin, options.get(plugin.name, {})) for plugin in found]
+        return tuple(exporter for exporter in made if isinstance(exporter, MetricsExporter))
+
+    def report(self, active: Collection[str], options: Mapping[str, Mapping[str, Any]]) -> tuple[PluginReport, ...]:
+        """What exists; `active` are the chosen names, their options include the defaults."""
+        return tuple(describe(plugin, plugin.name in active, options.get(plugin.name, {})) for plugin in self.plugins)
+
+    def find(self, name: str, hook: str) -> Plugin:
+        known = [plugin.name for plugin in self.plugins if plugin.hook == hook]
+        for plugin in self.plugins:
+            if plugin.name == name and plugin.hook == hook:
+                return plugin
+        kind = hook.removeprefix("register_").replace("_", " ")
+        broken = "".join(f"; broken: {problem}" for problem in self.problems)
+        raise PluginError(f"no plugin {name!r} among the {kind}{did_you_mean(name, known)}; {', '.join(known)}{broken}")
+
+    def check_names(self, options: Mapping[str, object]) -> None:
+        known = sorted(plugin.name for plugin in self.plugins)
+        for name in options:
+            if name not in known:
+                raise PluginError(f"[plugins.{name}] names no plugin{did_you_mean(name, known)}; {', '.join(known)}")
+
+
+def load_plugins(plugins_dir: str = "") -> PluginRegistry:
+    """Built-in plugins, then installed ones, then the files of `plugins_dir` (empty: none); the first of a name stays.
+
+    Raises PluginError for a misspelt hook, ConfigError for a missing folder. Other broken plugins become `problems`.
+    """
+    plugins: dict[str, Plugin] = {}
+    problems: list[PluginProblem] = []
+    for origin in (*builtin_origins(), *entry_point_origins(), *file_origins(plugins_dir)):
+        try:
+            found = list(register(origin))
+        except PluginError:
+            raise
+        except (Exception, SystemExit) as error:
+            problems.append(PluginProblem(origin, f"{type(error).__name__}: {error}"))
+            continue
+        for plugin in found:
+            if plugins.setdefault(plugin.name, plugin) is not plugin:
+                problems.append(PluginProblem(origin, f"the name {plugin.name!r} is taken"))
+    return PluginRegistry(tuple(plugins.values()), tuple(problems))
+
+
+def builtin_origins() -> Iterator[PluginOrigin]:
+    for module in pkgutil.iter_modules(default_plugins.__path__, f"{default_plugins.__name__}."):
+        load = partial(importlib.import_module, module.name)
+        yield PluginOrigin(module.name.rpartition(".")[2], __version__, "builtin", load)
+
+
+def entry_point_origins() -> Iterator[PluginOrigin]:
+    for entry in entry_points(group=hookspecs.PROJECT):
+        yield PluginOrigin(entry.name, entry.dist.version if entry.dist else "", "entry_point", entry.load)
+
+
+def file_origins(plugins_dir: str) -> Iterator[PluginOrigin]:
+    folder = Path(plugins_dir).expanduser()
+    if plugins_dir and not folder.is_dir():
+        raise ConfigError(f"cache.plugins_dir = {plugins_dir!r}: no such folder")
+    for path in sorted(folder.glob("*.py")) if plugins_dir else ():
+        yield PluginOrigin(path.stem, "", "file", partial(load_file, path))
+
+
+def load_file(path: Path) -> ModuleType:
+    """Import one file under a name of its own; dataclasses in it need the entry in sys.modules."""
+    spec = importlib.util.spec_from_file_location(f"openai_kv_plugin_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def register(origin: PluginOrigin) -> Iterator[Plugin]:
+    """Import one plugin module and take what it registers; a manager of its own keeps a broken one apart."""
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(origin.load(), origin.name)
+    try:
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise PluginError(f"plugin {origin.name} ({origin.source}): {error}; hooks are {', '.join(HOOKS)}") from None
+    for hook, base in HOOKS.items():
+        classes: list[PluginClass] = []
+        getattr(manager.hook, hook)(register=classes.append)
+        yield from (make_plugin(origin, hook, cls, base) for cls in classes)
+
+
+def make_plugin(origin: PluginOrigin, hook: str, cls: PluginClass, base: PluginClass) -> Plugin:
+    if not (isinstance(cls, type) and issubclass(cls, base) and isinstance(getattr(cls, "name", None), str)):
+        raise TypeError(f"{hook} takes subclasses of {base.__name__} with a name, not {cls!r}")
+    return Plugin(cls.name, origin, hook, cls, options_model(cls))
+
+
+def options_model(cls: type) -> type[BaseModel]:
+    """The constructor's parameters as a model: it checks options, converts text and knows the defaults."""
+    parameters = inspect.signature(cls, eval_str=True).parameters.values()
+    fields: dict[str, Any] = {
+        parameter.name: (
+            Any if parameter.annotation is parameter.empty else parameter.annotation,
+            ... if parameter.default is parameter.empty else parameter.default,
+        )
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+    return create_model(cls.__name__, __config__=config, **fields)
+
+
+def create(plugin: Plugin, options: Mapping[str, Any]) -> EvictionPolicy | MetricsExporter:
+    try:
+        checked = plugin.options(**options)
+        return plugin.cls(**{name: getattr(checked, name) for name in plugin.options.model_fields})
+    except ValidationError as error:
+        raise ConfigError(explain(plugin, error)) from None
+    except ValueError as error:
+        raise ConfigError(f"[plugins.{plugin.name}]: {error}") from None
+    except Exception as error:
+        raise PluginError(f"plugin {plugin.name!r} is broken: {type(error).__name__}: {error}") from error
+
+
+def explain(plugin: Plugin, error: ValidationError) -> str:
+    """The first complaint, and what the plugin takes."""
+    first = error.errors()[0]
+    name = ".".join(map(str, first["loc"]))
+    accepted = list(plugin.options.model_fields)
+    problem = first["msg"].removeprefix("Input ")
+    if first["type"] == "extra_forbidden":
+        problem = f"unknown option{did_you_mean(name, accepted)}"
+    return f"plugins.{plugin.name}.{name}: {problem}; it takes {', '.join(accepted) or 'no options'}"
+
+
+def describe(plugin: Plugin, active: bool, options: Mapping[str, Any]) -> PluginReport:
+    fields = plugin.options.model_fields
+    values = {name: "(required)" if field.is_required() else field.default for name, field in fields.items()}
+    shown = {name: mask(name, value) for name, value in {**values, **options}.items()}
+    return PluginReport(plugin.name, plugin.origin.version, plugin.origin.source, (plugin.hook,), active, shown)
+
+
+def mask(name: str, value: object) -> object:
+    return "***" if any(word in name.lower() for word in SECRETS) else value
