@@ -49,7 +49,7 @@ class WaitingRoom:
             self._entries.pop(request_id, None)
 
     def served(self, seconds: float) -> None:
-        """A request took so long: the running estimate behind Retry-After."""
+        """A seat was taken for so long, by the number of seats: the running estimate behind Retry-After."""
         self._seconds_per_request += 0.2 * (seconds - self._seconds_per_request)
 
     def retry_after(self, num_waiting: int) -> int:

@@ -195,7 +195,9 @@ class AsyncEngine:
     def _forget(self, output: RequestOutput) -> None:
         del self._streams[output.request_id]
         self._room.leave(output.request_id)
-        self._room.served(output.total_seconds - (output.queue_seconds or 0.0))
+        if self._engine is not None and output.queue_seconds is not None:
+            seats = self._engine.scheduler.limits.max_num_seqs
+            self._room.served((output.total_seconds - output.queue_seconds) / seats)
 
     def _submit(self, request: EngineRequest) -> None:
         seed = secrets.randbits(63) if request.params.seed is None else request.params.seed

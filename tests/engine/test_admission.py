@@ -1,0 +1,45 @@
+import pytest
+
+from openai_kv.engine.admission import QueueLimits, WaitingRoom
+from openai_kv.errors import OverloadedError
+
+
+def test_refuses_beyond_max_queue_and_takes_again_after_one_left() -> None:
+    room = WaitingRoom(QueueLimits(max_queue=2))
+    room.enter("a", "a", 1)
+    room.enter("b", "b", 1)
+    with pytest.raises(OverloadedError) as caught:
+        room.enter("c", "c", 1)
+    assert (caught.value.code, caught.value.reason) == ("queue_full", "max_num_queued_reqs")
+    assert 1 <= (caught.value.retry_after or 0) <= 60
+    room.leave("a")
+    room.enter("c", "c", 1)
+    assert "c" in room
+    assert "a" not in room
+
+
+def test_sequences_of_one_http_request_count_once() -> None:
+    room = WaitingRoom(QueueLimits(max_queue=1))
+    room.enter("a-0", "a", 1)
+    room.enter("a-1", "a", 1)
+    with pytest.raises(OverloadedError):
+        room.enter("b", "b", 1)
+
+
+def test_token_limit_never_refuses_when_nothing_waits() -> None:
+    room = WaitingRoom(QueueLimits(max_queued_tokens=10))
+    room.enter("big", "big", 1000)
+    with pytest.raises(OverloadedError) as caught:
+        room.enter("b", "b", 1)
+    assert caught.value.reason == "max_num_queued_tokens"
+
+
+def test_retry_after_follows_the_service_time() -> None:
+    room = WaitingRoom(QueueLimits())
+    before = room.retry_after(10)
+    for _ in range(50):
+        room.served(0.05)
+    assert room.retry_after(10) == 1 < before
+    for _ in range(50):
+        room.served(1000.0)
+    assert room.retry_after(10) == 60

@@ -1,0 +1,43 @@
+import pytest
+
+from openai_kv.exporting import ExporterGroup
+from openai_kv.metrics import HttpStats, MetricsExporter
+
+
+class Broken(MetricsExporter):
+    name = "broken"
+
+    def on_http_request(self, stats: HttpStats) -> None:
+        raise ValueError("no")
+
+
+class Recording(MetricsExporter):
+    name = "recording"
+
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    def on_http_request(self, stats: HttpStats) -> None:
+        self.seen.append(stats)
+
+    def on_plugin_error(self, plugin: str, hook: str) -> None:
+        self.seen.append((plugin, hook))
+
+    def scrape(self) -> bytes | None:
+        return b"text"
+
+
+def test_a_raising_exporter_stops_nobody_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    recording = Recording()
+    group = ExporterGroup([Broken(), recording])
+    stats = HttpStats("GET", "/health", 200, 0.1)
+    group.on_http_request(stats)
+    group.on_http_request(stats)
+    assert recording.seen == [("broken", "on_http_request"), stats] * 2
+    assert group.errors["broken", "on_http_request"] == 2
+    assert sum("broken raised" in record.message for record in caplog.records) == 1
+
+
+def test_scrape_takes_the_first_that_has_an_answer() -> None:
+    assert ExporterGroup([Broken(), Recording()]).scrape() == b"text"
+    assert ExporterGroup([Broken()]).scrape() is None

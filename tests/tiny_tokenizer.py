@@ -1,0 +1,25 @@
+"""A byte-level tokenizer without merges: every byte is a token, so any text and any split of it can be made."""
+
+from tokenizers import Tokenizer as BackendTokenizer
+from tokenizers import decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from openai_kv.tokenizer import Tokenizer
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SPECIALS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+
+
+def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> Tokenizer:
+    """Ids 0..255 are the bytes in the order of the byte-level alphabet, then the special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = BackendTokenizer(models.BPE(vocab={char: index for index, char in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(SPECIALS)
+    fast = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<|endoftext|>", eos_token="<|im_end|>")
+    fast.chat_template = chat_template
+    return Tokenizer(fast)
