@@ -19,8 +19,16 @@ class ModelLoadError(StartupError):
     """The model can't be fetched, read or driven by our attention."""
 
 
+class OperatorBuildError(OpenAIKVError):
+    """The C++ attention operator can't be built or loaded; another backend does its work. The message says why."""
+
+
 class PluginError(StartupError):
     """A plugin that the configuration names is missing or broken."""
+
+
+class IntegrityError(OpenAIKVError):
+    """The cache's books don't add up: a bug of ours, found by `check_integrity()`."""
 
 
 class RequestError(OpenAIKVError):

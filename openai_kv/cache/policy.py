@@ -11,8 +11,8 @@ class BlockInfo(Protocol):
     """Read-only metadata of one cached block; the object stays the same for as long as the content is cached.
 
     `created`, `last_accessed` count the cache's own ticks (one per look-up taken); `*_time` are seconds of the
-    cache's clock. `depth` is the block's index in its chain, 0 first. `kind`, `turn`, `session_id` are of the request
-    that wrote it.
+    cache's clock. A block is accessed by a look-up that matches it, and when its last reference goes. `depth` is the
+    block's index in its chain, 0 first. `kind`, `turn`, `session_id` are of the request that wrote it.
     """
 
     @property
@@ -71,8 +71,8 @@ class EvictionPolicy:
     def on_evict(self, block: BlockInfo) -> None:
         """It is gone, by this policy's choice or another's (reset)."""
 
-    def admit(self, block: BlockInfo) -> bool:
-        """False: do not keep it once it is unreferenced."""
+    def admit(self, block: BlockInfo) -> bool:  # noqa: ARG002
+        """False: do not keep it. Asked whenever the block is about to become a candidate."""
         return True
 
     def on_request_finished(self, info: RequestInfo) -> None:
@@ -89,7 +89,8 @@ class EvictionPolicy:
 class PriorityPolicy(EvictionPolicy):
     """For the short case: give each block a priority, the smallest goes first; O(log n) a decision.
 
-    The priority is asked for when the block becomes a candidate; ties go to the one that became it first.
+    The priority is asked for when the block becomes a candidate, and again when a candidate is accessed; ties go to the
+    one that was asked about first.
     """
 
     def __init__(self) -> None:
@@ -104,6 +105,12 @@ class PriorityPolicy(EvictionPolicy):
         self._sequence += 1
         self._live[block] = self._sequence
         heapq.heappush(self._heap, (self.priority(block), self._sequence, block))
+        if len(self._heap) > 2 * len(self._live) + 16:
+            self._drop_stale()
+
+    def on_access(self, block: BlockInfo) -> None:
+        if block in self._live:
+            self.on_evictable(block)
 
     def on_unevictable(self, block: BlockInfo) -> None:
         self._live.pop(block, None)
@@ -111,7 +118,12 @@ class PriorityPolicy(EvictionPolicy):
     def on_evict(self, block: BlockInfo) -> None:
         self._live.pop(block, None)
 
-    def select_victim(self, candidates: AbstractSet[BlockInfo]) -> BlockInfo:
+    def select_victim(self, candidates: AbstractSet[BlockInfo]) -> BlockInfo:  # noqa: ARG002
         while self._live.get(self._heap[0][2]) != self._heap[0][1]:
             heapq.heappop(self._heap)
         return self._heap[0][2]
+
+    def _drop_stale(self) -> None:
+        """Blocks that came and went without an eviction left entries behind."""
+        self._heap = [entry for entry in self._heap if self._live.get(entry[2]) == entry[1]]
+        heapq.heapify(self._heap)

@@ -1,0 +1,136 @@
+"""Block, the handle of one slot range of the KV pool, and the read-only view of it that policies get."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from openai_kv.cache.radix_tree import Node
+
+TokenIds = tuple[int, ...]
+
+
+class Block:
+    """One physical block. `token_ids`, `depth` and what follows describe its cached content and go with `clear()`.
+
+    `ref_count` counts running requests, `pin_count` pins. `node` is the radix tree node it is in, None: not cached.
+    `attention` gathers attention mass until the block is cached and a policy may hear of it.
+    """
+
+    __slots__ = (
+        "attention",
+        "block_id",
+        "created",
+        "created_time",
+        "depth",
+        "hit_count",
+        "info",
+        "kind",
+        "last_accessed",
+        "last_accessed_time",
+        "node",
+        "pin_count",
+        "ref_count",
+        "session_id",
+        "token_ids",
+        "turn",
+    )
+
+    def __init__(self, block_id: int) -> None:
+        self.block_id = block_id
+        self.ref_count = 0
+        self.pin_count = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the content. The next content gets another view, so that no policy can take one for the other."""
+        self.info = BlockView(self)
+        self.node: Node | None = None
+        self.token_ids: TokenIds = ()
+        self.depth = 0
+        self.hit_count = 0
+        self.attention = 0.0
+        self.created = self.last_accessed = 0
+        self.created_time = self.last_accessed_time = 0.0
+        self.kind = ""
+        self.turn = 1
+        self.session_id: str | None = None
+
+    def acquire(self) -> None:
+        self.ref_count += 1
+
+    def release(self) -> None:
+        assert self.ref_count > 0, f"block {self.block_id} released once too often"
+        self.ref_count -= 1
+
+    @property
+    def is_first_block(self) -> bool:
+        """The first of its chain: it holds the attention sink."""
+        return self.depth == 0
+
+    def __repr__(self) -> str:
+        return f"Block({self.block_id}, tokens={len(self.token_ids)}, refs={self.ref_count}, depth={self.depth})"
+
+
+class BlockView:
+    """`BlockInfo` of one block's present content, equal only to itself."""
+
+    __slots__ = ("_block",)
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+
+    @property
+    def block_id(self) -> int:
+        return self._block.block_id
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._block.token_ids)
+
+    @property
+    def depth(self) -> int:
+        return self._block.depth
+
+    @property
+    def is_first_block(self) -> bool:
+        return self._block.is_first_block
+
+    @property
+    def ref_count(self) -> int:
+        return self._block.ref_count
+
+    @property
+    def hit_count(self) -> int:
+        return self._block.hit_count
+
+    @property
+    def created(self) -> int:
+        return self._block.created
+
+    @property
+    def last_accessed(self) -> int:
+        return self._block.last_accessed
+
+    @property
+    def created_time(self) -> float:
+        return self._block.created_time
+
+    @property
+    def last_accessed_time(self) -> float:
+        return self._block.last_accessed_time
+
+    @property
+    def kind(self) -> str:
+        return self._block.kind
+
+    @property
+    def turn(self) -> int:
+        return self._block.turn
+
+    @property
+    def session_id(self) -> str | None:
+        return self._block.session_id
+
+    def __repr__(self) -> str:
+        return f"BlockInfo({self._block!r})"
