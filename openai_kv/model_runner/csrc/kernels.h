@@ -1,0 +1,69 @@
+// Paged attention on plain pointers, without torch. kernels.cpp is compiled once per instruction set.
+#pragma once
+
+#include <cstdint>
+
+namespace openai_kv {
+
+constexpr int kTile = 64;      // context positions handled at a time
+constexpr int kMaxLanes = 64;  // query vectors in one piece of work
+constexpr int kTypes = 3;      // element types: 0 float32, 1 bfloat16, 2 float16
+
+// What all pieces of work of one layer share. Strides in elements; the pool is (blocks, kv_heads, block_size, head_dim).
+struct Layer {
+  const void* query;
+  int64_t query_row, query_head;
+  const void* keys;
+  const void* values;
+  int kv_heads, block_size, head_dim;
+  int group;  // query heads per kv head
+  float scale;
+  float softcap;       // 0: none
+  int window;          // positions a row sees, its own included; 0: all
+  const float* sinks;  // [heads], or null
+};
+
+// `lanes` query vectors of one request and kv head: lane l of the request is its row l / group, head l % group.
+struct Lanes {
+  const int32_t* block_table;
+  int64_t first_row;       // the request's first row in the query
+  int first_position;      // and that row's position in the context
+  int kv_head, lane, lanes;
+
+  int row(int i, int group) const { return (lane + i) / group; }
+  int head(int i, int group) const { return kv_head * group + (lane + i) % group; }
+};
+
+// Attention over part of a context, not divided by `sum`: output [lanes][head_dim], max [lanes], sum [lanes].
+struct Partial {
+  float* output;
+  float* max;
+  float* sum;
+};
+
+inline int64_t partial_floats(int lanes, int head_dim) { return int64_t(lanes) * (head_dim + 2); }
+
+inline Partial partial_at(float* memory, int lanes, int head_dim) {
+  float* max = memory + int64_t(lanes) * head_dim;
+  return {memory, max, max + lanes};
+}
+
+inline int64_t scratch_floats(int head_dim) {
+  return 4 * int64_t(kMaxLanes) * (head_dim + 4) + int64_t(kMaxLanes) * (kTile + 4);
+}
+
+// One instruction set's functions, by element type. `scratch`: scratch_floats() floats, aligned to 64 bytes.
+struct Kernels {
+  // Attends context positions [begin, end).
+  void (*attend[kTypes])(const Layer&, const Lanes&, int begin, int end, Partial, float* scratch);
+  // Merges partials that lie one after another, writes out [rows, heads, head_dim] and, unless null, lse [rows, heads].
+  void (*finish[kTypes])(const Layer&, const Lanes&, float* partials, int count, void* out, float* lse);
+  // Adds the softmax weight of all lanes to weights[0 .. end - begin).
+  void (*weigh[kTypes])(const Layer&, const Lanes&, int begin, int end, const float* lse, float* weights, float* scratch);
+};
+
+extern const Kernels kernels_generic;
+extern const Kernels kernels_avx2;
+extern const Kernels kernels_avx512;
+
+}  // namespace openai_kv

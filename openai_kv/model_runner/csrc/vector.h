@@ -1,0 +1,134 @@
+// Vectors of WIDTH floats by the compiler's vector extension, loads from the three element types, and exp.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace openai_kv {
+namespace {  // compiled once per instruction set: nothing here may be shared between them
+
+constexpr int W = WIDTH;
+using vec = float __attribute__((vector_size(4 * W)));
+using ivec = int32_t __attribute__((vector_size(4 * W)));
+using uvec = uint32_t __attribute__((vector_size(4 * W)));
+using hvec = uint16_t __attribute__((vector_size(2 * W)));
+
+struct bf16 {
+  uint16_t bits;
+};
+struct f16 {
+  uint16_t bits;
+};
+
+template <class To, class From>
+inline To as(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+template <class V, class T>
+inline V read(const T* p) {
+  V v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+
+inline vec splat(float x) { return x - vec{}; }
+inline vec load(const float* p) { return read<vec>(p); }
+inline vec load(const bf16* p) { return as<vec>(__builtin_convertvector(read<hvec>(p), uvec) << 16); }
+
+// Moves the exponent by a multiplication, exact for subnormals too; infinities become 65536.
+inline vec load(const f16* p) {
+  uvec h = __builtin_convertvector(read<hvec>(p), uvec);
+  vec magnitude = as<vec>((h & 0x7fff) << 13) * 0x1p112f;
+  return as<vec>(as<uvec>(magnitude) | (h & 0x8000) << 16);
+}
+
+inline float load_one(const float* p) { return *p; }
+inline float load_one(const bf16* p) { return as<float>(uint32_t(p->bits) << 16); }
+inline float load_one(const f16* p) {
+  float magnitude = as<float>(uint32_t(p->bits & 0x7fff) << 13) * 0x1p112f;
+  return p->bits & 0x8000 ? -magnitude : magnitude;
+}
+
+inline void store(float* p, vec v) { memcpy(p, &v, sizeof v); }
+
+inline void store_one(float* p, float x) { *p = x; }
+
+// Round to nearest, ties to even.
+inline void store_one(bf16* p, float x) {
+  uint32_t bits = as<uint32_t>(x);
+  p->bits = x != x ? 0x7fc0 : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// The same; adding 0.5 * 2^e aligns a subnormal result's last bit with the float's (F. Giesen, float_to_half_fast3_rtne).
+inline void store_one(f16* p, float x) {
+  uint32_t bits = as<uint32_t>(x) & 0x7fffffff, sign = as<uint32_t>(x) >> 16 & 0x8000, half;
+  if (bits >= 0x47800000) {
+    half = bits > 0x7f800000 ? 0x7e00 : 0x7c00;
+  } else if (bits < 0x38800000) {
+    half = as<uint32_t>(as<float>(bits) + 0.5f) - 0x3f000000;
+  } else {
+    half = (bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13;
+  }
+  p->bits = uint16_t(half | sign);
+}
+
+inline vec max(vec a, vec b) { return a > b ? a : b; }
+inline ivec iota() {
+  ivec v;
+  for (int i = 0; i < W; ++i) v[i] = i;
+  return v;
+}
+
+// e^x for x <= 88, to 2 ulp: x = n ln 2 + r, a polynomial in r (Cephes' expf); below -87, where floats end, exactly 0.
+inline vec exp(vec x) {
+  vec low = splat(-87.f), y = max(x, low);
+  vec n = y * 1.44269504f + 12582912.f - 12582912.f;
+  vec r = y - n * 0.693359375f + n * 2.12194440e-4f;
+  vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.f;
+  vec scaled = as<vec>(as<ivec>(p) + (__builtin_convertvector(n, ivec) << 23));
+  return x < low ? vec{} : scaled;
+}
+
+// cap * tanh(x / cap)
+inline vec soft_cap(vec x, float cap) {
+  vec y = x * (2.f / cap), limit = splat(40.f);
+  vec e = exp(y > limit ? limit : y);
+  return cap * ((e - 1.f) / (e + 1.f));
+}
+
+// Sums of neighbours, a's before b's.
+inline vec add_pairs(vec a, vec b) {
+#if __has_builtin(__builtin_shufflevector)
+#define OPENAI_KV_SHUFFLE(...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define OPENAI_KV_SHUFFLE(...) __builtin_shuffle(a, b, ivec{__VA_ARGS__})
+#endif
+#if WIDTH == 16
+  return OPENAI_KV_SHUFFLE(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
+         OPENAI_KV_SHUFFLE(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+#elif WIDTH == 8
+  return OPENAI_KV_SHUFFLE(0, 2, 4, 6, 8, 10, 12, 14) + OPENAI_KV_SHUFFLE(1, 3, 5, 7, 9, 11, 13, 15);
+#else
+  return OPENAI_KV_SHUFFLE(0, 2, 4, 6) + OPENAI_KV_SHUFFLE(1, 3, 5, 7);
+#endif
+}
+
+// Element j of the result is the sum of v[j]'s elements; v is overwritten.
+inline vec row_sums(vec* v) {
+  for (int n = W; n > 1; n /= 2) {
+    for (int i = 0; i < n / 2; ++i) v[i] = add_pairs(v[2 * i], v[2 * i + 1]);
+  }
+  return v[0];
+}
+
+}  // namespace
+}  // namespace openai_kv
