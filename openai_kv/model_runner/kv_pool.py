@@ -1,0 +1,100 @@
+"""The KV pool: every block's K and V, allocated once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from openai_kv.model_runner.attention.backend import LayerCache
+from openai_kv.outputs import BlockCopy
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """K and V of one token in one layer; `value_dim` differs from `key_dim` in a few families."""
+
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def num_elements(self) -> int:
+        return self.num_kv_heads * (self.key_dim + self.value_dim)
+
+
+def token_bytes(shapes: Sequence[LayerShape], dtype: torch.dtype) -> int:
+    """Bytes of K and V of one token over all layers."""
+    return sum(shape.num_elements for shape in shapes) * dtype.itemsize
+
+
+def num_blocks_for(budget: int, shapes: Sequence[LayerShape], block_size: int, dtype: torch.dtype) -> int:
+    """How many blocks fit into `budget` bytes; 0 if none does."""
+    return budget // (token_bytes(shapes, dtype) * block_size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KVPool:
+    """Per layer K and V `(num_blocks, n_kv_heads, block_size, head_dim)`; block ids index the first dimension."""
+
+    layers: tuple[LayerCache, ...]
+    num_blocks: int
+    block_size: int
+
+    @classmethod
+    def allocate(
+        cls,
+        shapes: Sequence[LayerShape],
+        *,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> "KVPool":
+        """Zeros, so on the CPU the system commits a block's memory when it is first written."""
+
+        def zeros(shape: LayerShape, dim: int) -> Tensor:
+            return torch.zeros(num_blocks, shape.num_kv_heads, block_size, dim, dtype=dtype, device=device)
+
+        layers = tuple(LayerCache(zeros(shape, shape.key_dim), zeros(shape, shape.value_dim)) for shape in shapes)
+        return cls(layers, num_blocks, block_size)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(layer.key.nbytes + layer.value.nbytes for layer in self.layers)
+
+    @property
+    def block_bytes(self) -> int:
+        return self.nbytes // self.num_blocks
+
+    def copy(self, copies: Sequence[BlockCopy]) -> None:
+        """Do all copies as if every source were read before any target is written.
+
+        Whole blocks are copied: what lies behind `num_tokens` is never read before the target's owner wrote it, and
+        one indexed copy per tensor is cheaper than many ragged ones.
+        """
+        if not copies:
+            return
+        device = self.layers[0].key.device
+        sources = torch.tensor([copy.source for copy in copies], device=device)
+        targets = torch.tensor([copy.target for copy in copies], device=device)
+        for layer in self.layers:
+            for blocks in (layer.key, layer.value):
+                blocks[targets] = blocks[sources]
+
+    def to_dynamic_cache(self, block_ids: Sequence[int], num_tokens: int) -> DynamicCache:
+        """The first `num_tokens` tokens of a block table as a cache of batch size 1 for plain transformers code.
+
+        Every layer is a full-length one, also where the model has a sliding window. The tensors are copies.
+        """
+        cache = DynamicCache()
+        ids = torch.tensor(block_ids, device=self.layers[0].key.device)
+        for index, layer in enumerate(self.layers):
+            cache.update(_gather(layer.key, ids, num_tokens), _gather(layer.value, ids, num_tokens), index)
+        return cache
+
+
+def _gather(blocks: Tensor, ids: Tensor, num_tokens: int) -> Tensor:
+    """[num_blocks, heads, block_size, dim] -> [1, heads, num_tokens, dim]"""
+    return blocks[ids].transpose(0, 1).flatten(1, 2)[None, :, :num_tokens].contiguous()

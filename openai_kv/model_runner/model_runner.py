@@ -1,0 +1,160 @@
+"""Runs one step's work on the model: copies, one packed forward, logits, sampling."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from openai_kv import __version__
+from openai_kv.errors import ConfigError
+from openai_kv.model_runner.attention.backend import AttentionBackend
+from openai_kv.model_runner.attention.interface import PagedStep
+from openai_kv.model_runner.attention.select import select_backend
+from openai_kv.model_runner.fingerprint import fingerprint
+from openai_kv.model_runner.hidden_slots import HiddenSlots
+from openai_kv.model_runner.input_batch import InputBatch
+from openai_kv.model_runner.kv_pool import KVPool, num_blocks_for
+from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
+from openai_kv.model_runner.memory import default_kv_cache_bytes
+from openai_kv.model_runner.probe import ModelShapes, check, measure
+from openai_kv.model_runner.sampler import Sampler, SamplingRow
+from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSettings:
+    """What of the configuration concerns the model runner.
+
+    `num_blocks` None: as many as fit into `kv_cache_bytes`; that None: 1 GiB on the CPU, most of the free memory
+    elsewhere. `max_model_len` None: the model's.
+    """
+
+    dtype: str = "auto"
+    device: str = "auto"
+    attention_backend: str = "auto"
+    trust_remote_code: bool = False
+    block_size: int = 16
+    num_blocks: int | None = None
+    kv_cache_bytes: int | None = None
+    num_hidden_slots: int = 256
+    needs_attention: bool = False
+    max_model_len: int | None = None
+
+
+class ModelRunner:
+    """The model, its KV pool and its hidden slots; between steps nothing else is kept."""
+
+    def __init__(self, model: CausalLM, backend: AttentionBackend, name: str, settings: RunnerSettings) -> None:
+        """`model` lies on its device. Raises ModelLoadError if our attention doesn't compute what its own does."""
+        shapes = measure(model)
+        check(model, backend)
+        self.model, self.backend = model, backend
+        dtype, self._device = model.model.dtype, model.model.device
+        self.kv_pool = KVPool.allocate(
+            shapes.layers,
+            num_blocks=_num_blocks(settings, shapes, dtype, self._device),
+            block_size=settings.block_size,
+            dtype=dtype,
+            device=self._device,
+        )
+        self.hidden_slots = HiddenSlots(settings.num_hidden_slots, shapes.hidden_size, dtype, self._device)
+        self.sampler = Sampler(model.eos_token_ids)
+        self.info = _info(model, shapes, backend, name, settings, self.kv_pool)
+        self._needs_attention = settings.needs_attention
+
+    @classmethod
+    def load(cls, path: Path, name: str, settings: RunnerSettings) -> "ModelRunner":
+        """Load the transformers folder at `path`; `name` is what it is called. Raises ModelLoadError, ConfigError."""
+        device = resolve_device(settings.device)
+        model = load_model(path, dtype=settings.dtype, device=device, trust_remote_code=settings.trust_remote_code)
+        return cls(model, select_backend(settings.attention_backend, device), name, settings)
+
+    @torch.inference_mode()
+    def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
+        """Copies, then the rows' forward pass, then a token for each request that samples."""
+        self.kv_pool.copy(scheduled.copies)
+        stored = self._read_slots(scheduled.requests)
+        running = [request for request in scheduled.requests if request.token_ids]
+        if not running:
+            return ModelRunnerOutput(self._sample(scheduled.requests, stored))
+        batch = InputBatch.build(running, self.kv_pool.block_size, self._device)
+        mass = self._new_mass()
+        step = PagedStep(self.backend, self.kv_pool, batch.metadata, mass)
+        states = self.model.hidden_states(batch.token_ids, batch.positions, step)[batch.last_rows]
+        self._write_slots(running, states)
+        states_by_id = stored | {request.request_id: state for request, state in zip(running, states, strict=True)}
+        return ModelRunnerOutput(
+            self._sample(scheduled.requests, states_by_id),
+            {} if mass is None else _by_block(mass, batch.metadata.block_tables),
+            sum(batch.metadata.contexts) * self.info.block_bytes // self.kv_pool.block_size,
+        )
+
+    def _new_mass(self) -> Tensor | None:
+        if not self._needs_attention:
+            return None
+        return torch.zeros(self.kv_pool.num_blocks, device=self._device)
+
+    def _read_slots(self, requests: Sequence[ScheduledRequest]) -> dict[str, Tensor]:
+        hits = {request.request_id: request.hidden_slot for request in requests if request.hidden_slot is not None}
+        return dict(zip(hits, self.hidden_slots.read(list(hits.values())), strict=True))
+
+    def _write_slots(self, running: Sequence[ScheduledRequest], states: Tensor) -> None:
+        stores = {row: request.store_slot for row, request in enumerate(running) if request.store_slot is not None}
+        self.hidden_slots.write(list(stores.values()), states[list(stores)])
+
+    def _sample(self, requests: Sequence[ScheduledRequest], states: Mapping[str, Tensor]) -> dict[str, int]:
+        chosen = [request for request in requests if request.samples]
+        if not chosen:
+            return {}
+        logits = self.model.logits(torch.stack([states[request.request_id] for request in chosen]))
+        tokens = self.sampler.sample(logits, [_sampling_row(request) for request in chosen])
+        return {request.request_id: token for request, token in zip(chosen, tokens, strict=True)}
+
+
+def _sampling_row(request: ScheduledRequest) -> SamplingRow:
+    output = request.output_token_ids
+    return SamplingRow(request.params, request.seed, len(output), request.prompt_token_ids, output)
+
+
+def _by_block(mass: Tensor, block_tables: Tensor) -> dict[int, float]:
+    blocks = torch.unique(block_tables).long()
+    return dict(zip(blocks.tolist(), mass[blocks].tolist(), strict=True))
+
+
+def _num_blocks(settings: RunnerSettings, shapes: ModelShapes, dtype: torch.dtype, device: torch.device) -> int:
+    if settings.num_blocks is not None:
+        return settings.num_blocks
+    budget = settings.kv_cache_bytes or default_kv_cache_bytes(device)
+    num_blocks = num_blocks_for(budget, shapes.layers, settings.block_size, dtype)
+    if num_blocks == 0:
+        raise ConfigError(f"kv_cache_memory: {budget} bytes hold not even one block")
+    return num_blocks
+
+
+def _max_model_len(model: CausalLM, wanted: int | None) -> int:
+    limit = model.max_model_len
+    if wanted is None and limit is None:
+        raise ConfigError("max_model_len: the model's configuration states no limit, so set one")
+    return min(length for length in (wanted, limit) if length is not None)
+
+
+def _info(
+    model: CausalLM, shapes: ModelShapes, backend: AttentionBackend, name: str, settings: RunnerSettings, pool: KVPool
+) -> ModelInfo:
+    dtype = str(model.model.dtype).removeprefix("torch.")
+    return ModelInfo(
+        name=name,
+        architecture=type(model.model).__name__,
+        num_layers=len(shapes.layers),
+        vocab_size=shapes.vocab_size,
+        hidden_size=shapes.hidden_size,
+        max_model_len=_max_model_len(model, settings.max_model_len),
+        eos_token_ids=model.eos_token_ids,
+        dtype=dtype,
+        kv_cache_dtype=dtype,
+        attention_backend=backend.name,
+        block_bytes=pool.block_bytes,
+        fingerprint=fingerprint(model.model, (dtype, backend.name, __version__)),
+    )

@@ -1,0 +1,88 @@
+"""From logits to tokens, for all rows of a step at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from openai_kv.model_runner.draw import draw
+from openai_kv.model_runner.truncation import Truncation, truncate
+from openai_kv.request import SamplingParams
+
+GREEDY_TEMPERATURE = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRow:
+    """What the next token of one request depends on besides its logits; the draw is named by (`seed`, `index`)."""
+
+    params: SamplingParams
+    seed: int
+    index: int
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.params.temperature < GREEDY_TEMPERATURE
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Penalties, logit bias and masks, then temperature, truncation and the draw, in float32.
+
+    No row's token depends on another row, so a request gets the same tokens alone and in a batch.
+    """
+
+    eos_token_ids: frozenset[int]
+
+    def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
+        """logits [n, vocab_size] of any float dtype, one row per entry of `rows`; returns n token ids."""
+        logits = logits.float()
+        for row_logits, row in zip(logits, rows, strict=True):
+            self._adjust(row_logits, row)
+        tokens = logits.argmax(-1)  # ties: the lowest id
+        drawn = [index for index, row in enumerate(rows) if not row.is_greedy]
+        if drawn:
+            tokens[drawn] = _draw_rows(logits[drawn], [rows[index] for index in drawn])
+        return [int(token) for token in tokens.tolist()]
+
+    def _adjust(self, logits: Tensor, row: SamplingRow) -> None:
+        """In place, and only what the request asks for: most ask for nothing."""
+        params = row.params
+        if params.repetition_penalty != 1.0:
+            _penalize_repetition(logits, row)
+        if params.frequency_penalty or params.presence_penalty:
+            _penalize_output(logits, row)
+        if params.logit_bias:
+            logits[_ids(logits, list(params.logit_bias))] += logits.new_tensor(list(params.logit_bias.values()))
+        if row.index < params.min_tokens and self.eos_token_ids:
+            logits[_ids(logits, sorted(self.eos_token_ids))] = float("-inf")
+
+
+def _ids(logits: Tensor, token_ids: Sequence[int]) -> Tensor:
+    return torch.tensor(token_ids, dtype=torch.int64, device=logits.device)
+
+
+def _penalize_repetition(logits: Tensor, row: SamplingRow) -> None:
+    """Keskar et al. 2019 (CTRL), over prompt and output."""
+    seen = _ids(logits, list({*row.prompt_token_ids, *row.output_token_ids}))
+    scores, penalty = logits[seen], row.params.repetition_penalty
+    logits[seen] = torch.where(scores > 0, scores / penalty, scores * penalty)
+
+
+def _penalize_output(logits: Tensor, row: SamplingRow) -> None:
+    """OpenAI's frequency and presence penalties, over the output."""
+    seen, counts = np.unique(np.asarray(row.output_token_ids, dtype=np.int64), return_counts=True)
+    penalty = row.params.frequency_penalty * counts + row.params.presence_penalty
+    logits[_ids(logits, seen.tolist())] -= logits.new_tensor(penalty.tolist())
+
+
+def _draw_rows(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+    logits /= logits.new_tensor([row.params.temperature for row in rows])[:, None]
+    cut = [index for index, row in enumerate(rows) if Truncation.wanted(row.params)]
+    if cut:
+        logits[cut] = truncate(logits[cut], Truncation.of([rows[index].params for index in cut], logits))
+    return draw(logits.softmax(-1), [(row.seed, row.index) for row in rows])
