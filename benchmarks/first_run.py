@@ -22,25 +22,9 @@ from typing import Any
 
 import httpx
 
-WORDS = [
-    "time",
-    "year",
-    "people",
-    "way",
-    "day",
-    "man",
-    "thing",
-    "woman",
-    "life",
-    "child",
-    "world",
-    "school",
-    "state",
-    "family",
-    "student",
-    "group",
-    "country",
-]
+WORDS = (
+    "time year people way day man thing woman life child world school state family student group country problem"
+).split()
 TIMEOUT = httpx.Timeout(600)
 
 
@@ -124,7 +108,8 @@ class Stream:
 async def stream_chat(client: httpx.AsyncClient, body: dict[str, Any], leave_after: int | None = None) -> Stream:
     """One streamed chat; with `leave_after` the client hangs up after so many chunks."""
     body = body | {"stream": True, "stream_options": {"include_usage": True}}
-    started, ttft, text, usage = time.perf_counter(), 0.0, "", {}
+    started, ttft, text = time.perf_counter(), 0.0, ""
+    usage: dict[str, Any] = {}
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
         response.raise_for_status()
         chunks = 0

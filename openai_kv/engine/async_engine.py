@@ -123,7 +123,7 @@ class AsyncEngine:
         try:
             return await future
         finally:
-            self._calls.discard(future)  # type: ignore[arg-type]
+            self._calls.discard(future)
 
     def drain(self) -> None:
         """No new request from now on; what was accepted goes on."""
