@@ -105,12 +105,16 @@ def metavar(option: Option) -> str:
 
 
 def explain(option: Option) -> str:
-    """The meaning, and the default as one would type it."""
-    value = option.default
-    if isinstance(value, bool):
-        value = "on" if value else "off"
-    shown = " ".join(value) if isinstance(value, tuple) else str(value)
+    """The meaning, and the default if there is one."""
+    shown = show(option.default)
     return f"{option.field.description}{f' [{shown}]' if shown else ''}".replace("%", "%%")
+
+
+def show(value: object) -> str:
+    """A default as one would type it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return " ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def explain_unknown(word: str) -> str:
@@ -142,13 +146,14 @@ def pull(settings: Settings) -> int:
 
 def plugins(settings: Settings) -> int:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from openai_kv.plugins import load_plugins
 
     registry = load_plugins(settings.cache.plugins_dir)
     active = {settings.cache.eviction_policy, *settings.server.metrics_exporters}
-    table = Table("name", "version", "source", "hooks", "active", "options", box=None)
+    columns = ("name", "version", "source", "hooks", "active", "options")
+    table = Table(*(Column(name, overflow="fold") for name in columns), box=None)
     for report in registry.report(active, settings.plugins):
         shown = ", ".join(f"{name}={value}" for name, value in report.options.items())
         table.add_row(

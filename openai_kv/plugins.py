@@ -208,7 +208,7 @@ def create(plugin: Plugin, options: Mapping[str, Any]) -> EvictionPolicy | Metri
     except ValidationError as error:
         raise ConfigError(explain(plugin, error)) from None
     except ValueError as error:
-        raise ConfigError(f"[plugins.{plugin.name}]: {error}") from None
+        raise ConfigError(f"plugins.{plugin.name}: {error}") from None
     except Exception as error:
         raise PluginError(f"plugin {plugin.name!r} is broken: {type(error).__name__}: {error}") from error
 
