@@ -1,1 +1,1 @@
-"""The only starlette: app factory, protocol, endpoints, streaming."""
+"""The only starlette: the HTTP contract, one file per endpoint family."""

@@ -1,0 +1,118 @@
+"""GET /cache/stats, POST /cache/reset, GET /plugins."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from openai_kv.engine.engine import EngineStats
+from openai_kv.metrics import CacheStats
+from openai_kv.outputs import ModelInfo
+from openai_kv.server.call import Call
+from openai_kv.server.context import PluginRow, ServerContext
+from openai_kv.server.fields import Array, Boolean, Choice, Object
+
+HIT_KINDS = ("exact", "radix", "partial")
+RESET_BODY = Object({"tiers": Array(Choice(("device", "host", "disk"))), "include_pinned": Boolean()})
+
+
+async def cache_stats(call: Call) -> None:
+    call.context.require_ready()
+    stats = await call.context.engine.stats()
+    await call.answer(describe(call.context, stats))
+
+
+def describe(context: ServerContext, stats: EngineStats) -> dict[str, Any]:
+    """Counts since the process started; `memory_pressure` is the share of blocks that running requests hold."""
+    cache, info = stats.cache, context.engine.info
+    return {
+        "model": context.model_names[0],
+        "block_size": cache.block_size,
+        "dtype": info.kv_cache_dtype,
+        "policy": describe_policy(context),
+        "blocks": block_counts(cache),
+        "token_capacity": cache.total * cache.block_size,
+        "tree_nodes": cache.tree_nodes,
+        "exact_entries": cache.exact_entries,
+        "namespaces": cache.namespaces,
+        **memory(cache, info),
+        "active_requests": stats.running,
+        "groups": [{"name": "full", "layers": info.num_layers, "blocks": block_counts(cache)}],
+        "tiers": [],
+        **hits(cache),
+        "eviction_count": cache.eviction_count,
+        "evictions_by_policy": dict(cache.evictions_by_policy),
+        "preemption_count": stats.preemptions,
+        "pins": 0,
+        "since": context.start_time,
+    }
+
+
+def describe_policy(context: ServerContext) -> dict[str, Any]:
+    name = context.settings.cache.eviction_policy
+    options: Mapping[str, Any] = next((plugin.options for plugin in context.plugins if plugin.name == name), {})
+    return {"name": name, "options": dict(options)}
+
+
+def block_counts(cache: CacheStats) -> dict[str, int]:
+    return {
+        "total": cache.total,
+        "free": cache.free,
+        "used": cache.used,
+        "cached": cache.cached,
+        "referenced": cache.referenced,
+        "soft_pinned": 0,
+        "pinned": 0,
+    }
+
+
+def memory(cache: CacheStats, info: ModelInfo) -> dict[str, float]:
+    slots = cache.referenced * cache.block_size
+    return {
+        "utilization": ratio(cache.used, cache.total),
+        "memory_pressure": ratio(cache.referenced, cache.total),
+        "waste": ratio(slots - cache.referenced_slots_used, slots),
+        "bytes_total": cache.total * info.block_bytes,
+        "bytes_used": cache.used * info.block_bytes,
+    }
+
+
+def hits(cache: CacheStats) -> dict[str, Any]:
+    hit_tokens = sum(cache.hit_tokens.values())
+    return {
+        "hit_count": cache.hit_count,
+        "miss_count": cache.miss_count,
+        "hit_rate": ratio(cache.hit_count, cache.hit_count + cache.miss_count),
+        "hits": {kind: cache.hits.get(kind, 0) for kind in HIT_KINDS},
+        "prompt_tokens": cache.prompt_tokens,
+        "hit_tokens": hit_tokens,
+        "token_hit_rate": ratio(hit_tokens, cache.prompt_tokens),
+    }
+
+
+def ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+async def cache_reset(call: Call) -> None:
+    """An empty body is `{}`. There is only the device tier, and nothing is pinned."""
+    call.body = call.body or b"{}"
+    body = await call.parse(lambda _: RESET_BODY)
+    if "device" not in body.get("tiers", ["device"]):
+        await call.answer({"success": True, "freed_blocks": 0, "kept_blocks": 0})
+        return
+    result = await call.context.engine.reset_cache()
+    await call.answer({"success": True, "freed_blocks": result.freed_blocks, "kept_blocks": result.kept_blocks})
+
+
+async def plugins(call: Call) -> None:
+    await call.answer({"plugins": [describe_plugin(plugin) for plugin in call.context.plugins]})
+
+
+def describe_plugin(plugin: PluginRow) -> dict[str, Any]:
+    return {
+        "name": plugin.name,
+        "version": plugin.version,
+        "source": plugin.source,
+        "hooks": list(plugin.hooks),
+        "active": plugin.active,
+        "options": dict(plugin.options),
+    }

@@ -1,0 +1,57 @@
+"""The application: the contract's table of routes."""
+
+import logging
+from collections.abc import Mapping
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
+from openai_kv.server import admin, chat, completions, generate, health, models, tokens
+from openai_kv.server.auth import Authenticator, load_authenticator
+from openai_kv.server.context import ServerContext
+from openai_kv.server.dispatch import Access, Endpoint, Resource
+from openai_kv.server.middleware import ExchangeMiddleware
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(context: ServerContext) -> Starlette:
+    """Raises ConfigError if the API keys can't be read."""
+    authenticator = load_authenticator(context.settings.auth)
+    table = endpoints(metrics_access=Access.OPEN if context.settings.server.metrics_public else Access.KEY)
+    routes = [
+        Route(path, Resource(context, authenticator, path.replace(":path}", "}"), methods))
+        for path, methods in table.items()
+    ]
+    app = Starlette(routes=routes, middleware=[Middleware(ExchangeMiddleware, context.exporters)])
+    app.router.redirect_slashes = False
+    app.router.default = Resource(context, authenticator, "unmatched", {})
+    warn_if_open(context, authenticator)
+    return app
+
+
+def warn_if_open(context: ServerContext, authenticator: Authenticator) -> None:
+    host = context.settings.server.host
+    if not authenticator.keys and host not in ("localhost", "::1") and not host.startswith("127."):
+        logger.warning("listening on %s without any API key: whoever reaches it may use it", host)
+
+
+def endpoints(metrics_access: Access) -> Mapping[str, Mapping[str, Endpoint]]:
+    return {
+        "/v1/chat/completions": {"POST": Endpoint(chat.create_chat_completion)},
+        "/v1/completions": {"POST": Endpoint(completions.create_completion)},
+        "/v1/models": {"GET": Endpoint(models.list_models)},
+        "/v1/models/{id:path}": {"GET": Endpoint(models.get_model)},
+        "/generate": {"POST": Endpoint(generate.generate)},
+        "/tokenize": {"POST": Endpoint(tokens.tokenize)},
+        "/detokenize": {"POST": Endpoint(tokens.detokenize)},
+        "/tokenizer_info": {"GET": Endpoint(tokens.tokenizer_info)},
+        "/health": {"GET": Endpoint(health.health, Access.OPEN)},
+        "/ready": {"GET": Endpoint(health.ready, Access.OPEN)},
+        "/version": {"GET": Endpoint(health.version)},
+        "/metrics": {"GET": Endpoint(health.metrics, metrics_access)},
+        "/cache/stats": {"GET": Endpoint(admin.cache_stats)},
+        "/cache/reset": {"POST": Endpoint(admin.cache_reset, Access.ADMIN)},
+        "/plugins": {"GET": Endpoint(admin.plugins, Access.ADMIN)},
+    }

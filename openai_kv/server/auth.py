@@ -1,0 +1,86 @@
+"""API keys: who may ask, and whose cache a request sees."""
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from openai_kv.config import AuthSettings
+from openai_kv.errors import AuthenticationError, ConfigError, PermissionDeniedError
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A configured key, as its SHA-256 digest only."""
+
+    digest: bytes
+    admin: bool = False
+
+    @property
+    def key_id(self) -> str:
+        """How logs name it."""
+        return self.digest.hex()[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticator:
+    """Knows all keys. Without any, everybody may do everything and shares one cache."""
+
+    keys: tuple[Key, ...] = ()
+    isolate: bool = True
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    def authenticate(self, authorization: str | None) -> Key | None:
+        """The key of an `Authorization` header, None if no key is needed; raises AuthenticationError."""
+        if not self.keys:
+            return None
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise AuthenticationError("An API key is needed: send 'Authorization: Bearer KEY'.")
+        key = self.find(digest(token.strip()))
+        if key is None:
+            raise AuthenticationError("This API key is not valid.")
+        return key
+
+    def find(self, wanted: bytes) -> Key | None:
+        """Compares with every key, without an early exit, so that time tells nothing."""
+        matches = [key for key in self.keys if hmac.compare_digest(key.digest, wanted)]
+        return next(iter(matches), None)
+
+    def require_admin(self, key: Key | None) -> None:
+        if any(known.admin for known in self.keys) and not (key and key.admin):
+            raise PermissionDeniedError("This route needs the admin key.")
+
+    def namespace(self, key: Key | None, salt: str | None) -> str:
+        """The cache namespace of a request: a salt isolates, and under isolation each key has namespaces of its own."""
+        if key is None or not self.isolate:
+            return salt or ""
+        return hmac.new(self.secret, key.digest + (salt or "").encode(), hashlib.sha256).hexdigest()
+
+
+def digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def load_authenticator(settings: AuthSettings, environ: Mapping[str, str] | None = None) -> Authenticator:
+    """Keys of the environment and of files. Raises ConfigError if a file can't be read."""
+    variables = os.environ if environ is None else environ
+    keys = variables.get(settings.keys_env, "").split(",") + read_lines(settings.keys_file)
+    admin = variables.get(settings.admin_key_env, "").split(",") + read_lines(settings.admin_key_file)
+    known = [Key(digest(key.strip()), admin=True) for key in admin if key.strip()]
+    known += [Key(digest(key.strip())) for key in keys if key.strip()]
+    return Authenticator(tuple(known), settings.isolate_cache_by_key)
+
+
+def read_lines(file: str) -> list[str]:
+    """Lines without comments; none if no file is configured."""
+    if not file:
+        return []
+    try:
+        text = Path(file).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"can't read the key file {file}: {error}") from None
+    return [line.partition("#")[0].strip() for line in text.splitlines()]

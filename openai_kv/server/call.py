@@ -1,0 +1,135 @@
+"""One call of an endpoint: what it may read, and the only ways to answer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from openai_kv.errors import NotFoundError, ParameterError, RequestError
+from openai_kv.server.auth import Authenticator, Key
+from openai_kv.server.body import in_thread_if_large, parse_object
+from openai_kv.server.context import ServerContext
+from openai_kv.server.envelope import encode, envelope, error_headers, to_request_error
+from openai_kv.server.fields import Notes, Object
+from openai_kv.server.middleware import Exchange
+from openai_kv.server.protocol import Limits
+from openai_kv.server.streaming import EventStream, event
+
+Schema = Callable[[Limits], Object]
+
+
+@dataclass(slots=True)
+class Call:
+    """`stream` is set by a handler that answers in events; `aborted`: its requests had not ended."""
+
+    context: ServerContext
+    authenticator: Authenticator
+    scope: Scope
+    receive: Receive
+    send: Send
+    key: Key | None = None
+    body: bytes = b""
+    stream: EventStream | None = None
+    aborted: bool = False
+    notes: Notes = field(default_factory=Notes)
+
+    @property
+    def exchange(self) -> Exchange:
+        exchange: Exchange = self.scope["state"]["exchange"]
+        return exchange
+
+    @property
+    def headers(self) -> Headers:
+        return Headers(scope=self.scope)
+
+    @property
+    def path(self) -> str:
+        return str(self.scope["path"])
+
+    @property
+    def time_limit(self) -> float:
+        """Seconds this call may take in all; raises ParameterError for a bad X-Request-Timeout."""
+        limit = self.context.settings.server.request_timeout
+        given = self.headers.get("x-request-timeout")
+        return limit if given is None else min(limit, parse_seconds(given))
+
+    @property
+    def deadline(self) -> float:
+        """In `time.monotonic`."""
+        return self.exchange.arrival + self.time_limit
+
+    async def parse(self, schema: Schema) -> dict[str, Any]:
+        """The body as `schema` has it; with what was given, in the contract's order: JSON, model, state, parameters."""
+        return await in_thread_if_large(self.body, lambda body: self.check(parse_object(body), schema))
+
+    def check(self, payload: dict[str, Any], schema: Schema) -> dict[str, Any]:
+        self.check_model(payload.get("model"))
+        self.context.require_ready()
+        self.notes.strict = self.context.settings.server.strict_parameters
+        limits = Limits.of(self.context.settings.server, self.context.engine.info)
+        return schema(limits)(payload, "", self.notes)
+
+    def check_model(self, model: object) -> None:
+        if isinstance(model, str) and not self.context.serves(model):
+            raise model_not_found(model, "model")
+
+    def headers_of_answer(self) -> dict[str, str]:
+        """Warnings, if there are any."""
+        return {"x-openai-kv-warnings": header_list(self.notes.warnings)} if self.notes.warnings else {}
+
+    async def answer(self, payload: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
+        """200 with JSON."""
+        await self.respond(encode(payload), headers={**self.headers_of_answer(), **(headers or {})})
+
+    async def respond(
+        self,
+        content: bytes,
+        *,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str = "application/json",
+    ) -> None:
+        response = Response(content, status, dict(headers or {}), media_type)
+        await response(self.scope, self.receive, self.send)
+
+    def open_stream(self) -> EventStream:
+        """From here on the answer is events; nothing is sent yet."""
+        self.stream = EventStream(self.send, self.context.settings.server.write_timeout, self.exchange.arrival)
+        self.stream.headers |= self.headers_of_answer()
+        return self.stream
+
+    async def fail(self, error: Exception, headers: Mapping[str, str] | None = None) -> None:
+        """The envelope: as an HTTP error, or as the last event of a stream that has begun."""
+        refusal = to_request_error(error, self.exchange.request_id)
+        if self.stream is not None and self.stream.started:
+            await self.stream.finish(event(envelope(refusal)))
+        else:
+            all_headers = {**error_headers(refusal), **(headers or {})}
+            await self.respond(encode(envelope(refusal)), status=refusal.status, headers=all_headers)
+
+
+def model_not_found(model: str, param: str | None) -> NotFoundError:
+    return NotFoundError(f"The model '{model[:64]}' does not exist.", param=param, code="model_not_found")
+
+
+def parse_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise bad_header("X-Request-Timeout", "a number of seconds above 0")
+    return seconds
+
+
+def bad_header(name: str, expected: str) -> RequestError:
+    return ParameterError(f"Parameter '{name}' must be {expected}.", param=name, code="invalid_value")
+
+
+def header_list(warnings: list[str]) -> str:
+    """`code=param` items, comma-separated, in characters a header can hold."""
+    clean = ("".join(c if (c.isascii() and c.isalnum()) or c in "_.[]-=" else "_" for c in item) for item in warnings)
+    return ",".join(clean)[:1024]

@@ -1,0 +1,82 @@
+"""POST /v1/chat/completions."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from openai_kv.outputs import RequestOutput
+from openai_kv.server.call import Call
+from openai_kv.server.generation import Generation, engine_request, new_id
+from openai_kv.server.messages import count_turns
+from openai_kv.server.prompts import render_messages
+from openai_kv.server.protocol import chat_body, check_stream_options
+from openai_kv.server.replies import Reply, collect, stream
+from openai_kv.server.sampling import output_budget, sampling_params
+from openai_kv.server.violations import excluded
+
+
+async def create_chat_completion(call: Call) -> None:
+    body = await call.parse(chat_body)
+    check_stream_options(body)
+    wanted = wanted_tokens(body)
+    prompt = await asyncio.to_thread(lambda: render_messages(call.context.get_tokenizer(), body))
+    max_model_len = call.context.engine.info.max_model_len
+    budget = output_budget(len(prompt), wanted, max_model_len, "messages")
+    budget = budget if wanted else capped(budget, call.context.settings.server.default_max_tokens)
+    reply = ChatReply(call, body, new_id("chatcmpl"))
+    request = engine_request(
+        call,
+        body,
+        request_id=reply.id,
+        group=reply.id,
+        kind="chat",
+        prompt=prompt,
+        params=sampling_params(body, budget, call.context.sampling_defaults),
+        turn=count_turns(body["messages"]),
+    )
+    with Generation(call, [request]) as generation:
+        await (stream if body.get("stream") else collect)(generation, reply)
+
+
+def wanted_tokens(body: Mapping[str, Any]) -> int | None:
+    old, new = body.get("max_tokens"), body.get("max_completion_tokens")
+    if old is not None and new is not None and old != new:
+        raise excluded("Parameters 'max_tokens' and 'max_completion_tokens' differ; use the latter.", "max_tokens")
+    return old if new is None else new
+
+
+def capped(budget: int, limit: int) -> int:
+    """`limit` 0: none."""
+    return min(budget, limit) if limit else budget
+
+
+class ChatReply(Reply):
+    """Chat completions and their chunks."""
+
+    object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def extras(self) -> dict[str, Any]:
+        return {"service_tier": "default"} if "service_tier" in self.body else {}
+
+    def choice(self, index: int, text: str, last: RequestOutput) -> dict[str, Any]:
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return {"index": index, "message": message, "logprobs": None, **ending(last)}
+
+    def chunk_choices(self, index: int, output: RequestOutput, first: bool) -> list[dict[str, Any]]:
+        """With the first token the role, then text, at the end the reason: each a chunk of its own."""
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}] if first else []
+        if output.text:
+            deltas.append({"content": output.text})
+        choices = [delta_choice(index, delta) for delta in deltas]
+        if output.finish_reason:
+            choices.append({"index": index, "delta": {}, "logprobs": None, **ending(output)})
+        return choices
+
+
+def delta_choice(index: int, delta: Mapping[str, str]) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, "stop_reason": None}
+
+
+def ending(output: RequestOutput) -> dict[str, Any]:
+    return {"finish_reason": output.finish_reason, "stop_reason": output.stop_reason}

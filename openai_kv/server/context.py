@@ -1,0 +1,81 @@
+"""What the server is handed: the whole outside world of the HTTP layer in one frozen object."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+from openai_kv.config import Settings
+from openai_kv.engine.async_engine import AsyncEngine, EngineState
+from openai_kv.errors import UnavailableError
+from openai_kv.exporting import ExporterGroup
+from openai_kv.tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """Set once, by the first signal: from then on no new work is taken. Times of `time.monotonic`."""
+
+    drain_deadline: float | None = None
+
+    def refusal(self) -> UnavailableError | None:
+        """The error for new work while draining; `retry_after` is what is left of the grace, 1 to 60 s."""
+        if self.drain_deadline is None:
+            return None
+        grace = math.ceil(self.drain_deadline - time.monotonic())
+        return UnavailableError("The server is draining.", code="draining", retry_after=min(max(grace, 1), 60))
+
+
+class PluginRow(Protocol):
+    """One plugin as GET /plugins tells of it; secrets among `options` are masked already."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def hooks(self) -> tuple[str, ...]: ...
+    @property
+    def active(self) -> bool: ...
+    @property
+    def options(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """`model_names`: the first is canonical, entries with * or ? match others.
+
+    `get_tokenizer` is called in worker threads and only once the engine is ready: it may belong to what was loading.
+    `sampling_defaults` replace the contract's for fields a request leaves out. `start_time` is Unix time.
+    """
+
+    engine: AsyncEngine
+    get_tokenizer: Callable[[], Tokenizer]
+    settings: Settings
+    model_names: tuple[str, ...]
+    exporters: ExporterGroup = field(default_factory=ExporterGroup)
+    plugins: Sequence[PluginRow] = ()
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    start_time: float = field(default_factory=time.time)
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
+
+    def serves(self, model: str) -> bool:
+        return any(name == model or (is_pattern(name) and fnmatchcase(model, name)) for name in self.model_names)
+
+    def listed_models(self) -> list[str]:
+        return [name for name in self.model_names if not is_pattern(name)]
+
+    def require_ready(self) -> None:
+        """Raises UnavailableError unless the model can be used."""
+        if self.engine.state is EngineState.LOADING:
+            raise UnavailableError("The model is still loading.", code="model_loading", retry_after=5)
+        if self.engine.state is EngineState.DEAD:
+            raise UnavailableError("The engine has stopped; the server must be restarted.", retry_after=30)
+
+
+def is_pattern(name: str) -> bool:
+    return "*" in name or "?" in name

@@ -1,0 +1,140 @@
+"""The engine requests of one call: made, read together, and aborted if the call ends before they do."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Self
+
+from openai_kv.engine.async_engine import EngineRequest
+from openai_kv.errors import InternalError, ParameterError
+from openai_kv.outputs import RequestOutput
+from openai_kv.request import RequestInfo, SamplingParams
+from openai_kv.server.call import Call, bad_header
+from openai_kv.server.fields import Notes
+from openai_kv.server.protocol import SESSION_ID
+
+Batch = list[tuple[int, RequestOutput]]
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def session_of(call: Call, body: Mapping[str, Any]) -> str | None:
+    """The hint of the contract: body, header, then cache key. Raises ParameterError for a bad header."""
+    header = call.headers.get("x-session-id")
+    if header is not None:
+        try:
+            SESSION_ID(header, "X-Session-ID", Notes())
+        except ParameterError:
+            raise bad_header("X-Session-ID", "a text of 1 to 128 characters") from None
+    hint: str | None = body.get("session_id", header or body.get("prompt_cache_key"))
+    return hint
+
+
+def engine_request(
+    call: Call,
+    body: Mapping[str, Any],
+    *,
+    request_id: str,
+    group: str,
+    kind: str,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    turn: int = 1,
+) -> EngineRequest:
+    """`kind` is chat, completion or generate; requests of one call share `group`."""
+    info = RequestInfo(
+        request_id=request_id,
+        num_prompt_tokens=len(prompt),
+        namespace=call.authenticator.namespace(call.key, body.get("cache_salt")),
+        session_id=session_of(call, body),
+        kind=kind,
+        turn=turn,
+    )
+    return EngineRequest(info, tuple(prompt), params, group)
+
+
+class Generation:
+    """A context around everything a call does with its requests: on the way out, what still runs is aborted."""
+
+    def __init__(self, call: Call, requests: Sequence[EngineRequest]) -> None:
+        self.call = call
+        self.requests = requests
+        self.last: dict[int, RequestOutput] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        running = [request for index, request in enumerate(self.requests) if not self.is_finished(index)]
+        for request in running:
+            self.call.context.engine.abort(request.info.request_id)
+        self.call.aborted = bool(running)
+
+    def is_finished(self, index: int) -> bool:
+        return index in self.last and self.last[index].finish_reason is not None
+
+    async def batches(self) -> AsyncGenerator[Batch, None]:
+        """Outputs with the index of their request, as they come; ends when all requests have ended."""
+        generators = [self.call.context.engine.generate(request) for request in self.requests]
+        source = alone(generators[0]) if len(generators) == 1 else together(generators)
+        async with aclosing(source):
+            async for batch in source:
+                self.last |= dict(batch)
+                yield batch
+        if not all(map(self.is_finished, range(len(self.requests)))):
+            raise InternalError("The engine ended this request early.")
+
+
+async def alone(outputs: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[Batch, None]:
+    async with aclosing(outputs):
+        async for output in outputs:
+            yield [(0, output)]
+
+
+async def together(generators: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[Batch, None]:
+    """All generators at once; the first error of any ends it."""
+    ready: asyncio.Queue[tuple[int, RequestOutput] | Exception | None] = asyncio.Queue(len(generators))
+    tasks = [asyncio.create_task(pump(index, outputs, ready)) for index, outputs in enumerate(generators)]
+    running = len(tasks)
+    try:
+        while running:
+            items = [await ready.get()]
+            items += [ready.get_nowait() for _ in range(ready.qsize())]
+            running -= items.count(None)
+            if batch := checked(items):
+                yield batch
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def checked(items: Iterable[tuple[int, RequestOutput] | Exception | None]) -> Batch:
+    batch: Batch = []
+    for item in items:
+        if isinstance(item, Exception):
+            raise item
+        if item is not None:
+            batch.append(item)
+    return batch
+
+
+async def pump(
+    index: int,
+    outputs: AsyncGenerator[RequestOutput, None],
+    ready: "asyncio.Queue[tuple[int, RequestOutput] | Exception | None]",
+) -> None:
+    try:
+        async with aclosing(outputs):
+            async for output in outputs:
+                await ready.put((index, output))
+    except Exception as error:
+        await ready.put(error)
+    else:
+        await ready.put(None)

@@ -1,0 +1,251 @@
+"""The request bodies of the contract as field tables, and the limits they go by.
+
+Fields the contract knows and this server doesn't act on yet are Neutral: a value that asks for nothing passes, any
+other is refused by name. Nothing is ignored in silence but what the contract accepts without effect.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from openai_kv.config import ServerSettings
+from openai_kv.outputs import ModelInfo
+from openai_kv.server.fields import (
+    Array,
+    Boolean,
+    Check,
+    Choice,
+    Either,
+    FreeObject,
+    Integer,
+    Neutral,
+    Notes,
+    Number,
+    Object,
+    String,
+    TokenIds,
+)
+from openai_kv.server.messages import check_message
+from openai_kv.server.violations import check_length, excluded, join, wrong_type, wrong_value
+
+UNSUPPORTED = Neutral(())
+RENAMED = {
+    "stop_sequences": "stop",
+    "max_new_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "guided_json": "response_format",
+    "guided_regex": "response_format",
+    "guided_grammar": "response_format",
+    "guided_choice": "response_format",
+    "structured_outputs": "response_format",
+    "grammar": "response_format",
+    "cache_prompt": "prompt_cache_options",
+    "id_slot": "session_id",
+    "input_ids": "prompt_token_ids",
+}
+TEMPLATE_OWN = frozenset(
+    {"messages", "tools", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize"}
+)
+STREAM_OPTIONS = Object(
+    {"include_usage": Boolean(), "continuous_usage_stats": Boolean(), "include_obfuscation": Boolean()}
+)
+SESSION_ID = String(128, empty=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the checks of one running server depend on."""
+
+    server: ServerSettings
+    vocab_size: int
+    max_model_len: int
+
+    @classmethod
+    def of(cls, server: ServerSettings, info: ModelInfo) -> "Limits":
+        return cls(server, info.vocab_size, info.max_model_len)
+
+
+@dataclass(frozen=True, slots=True)
+class LogitBias:
+    """Token id as text -> number; returned with integer keys."""
+
+    maximum: int
+    vocab_size: int
+
+    def __call__(self, value: Any, path: str, notes: Notes) -> dict[int, float]:
+        if not isinstance(value, dict):
+            raise wrong_type(path, "an object", value)
+        check_length(len(value), path, "object", self.maximum)
+        return dict(self.entry(name, bias, join(path, name), notes) for name, bias in value.items())
+
+    def entry(self, name: str, bias: Any, path: str, notes: Notes) -> tuple[int, float]:
+        if not (name.isascii() and name.isdigit() and int(name[:20]) < self.vocab_size):
+            raise wrong_value(path, f"for a token id from 0 to {self.vocab_size - 1}", name)
+        return int(name), Number(-100, 100)(bias, path, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """One prompt or several, text or token ids; returned as a list with one kind of entry."""
+
+    maximum: int
+    vocab_size: int
+
+    def __call__(self, value: Any, path: str, notes: Notes) -> list[Any]:
+        if isinstance(value, str):
+            return [value]
+        if isinstance(value, list) and value and type(value[0]) in (int, float):
+            return [TokenIds(self.vocab_size)(value, path, notes)]
+        if not isinstance(value, list):
+            raise wrong_type(path, "a string or an array", value)
+        of_text = bool(value) and isinstance(value[0], str)
+        entry: Check = String() if of_text else TokenIds(self.vocab_size)
+        return Array(entry, self.maximum, empty=False)(value, path, notes)
+
+
+def check_stop(limits: Limits) -> Check:
+    text = String(limits.server.max_stop_length, empty=False)
+    return Either(text, Array(text, limits.server.max_stop_strings))
+
+
+def sampling_fields(limits: Limits) -> dict[str, Check]:
+    return {
+        "temperature": Number(0, 2),
+        "top_p": Number(0, 1),
+        "top_k": Integer(-1, limits.vocab_size),
+        "min_p": Number(0, 1),
+        "frequency_penalty": Number(-2, 2),
+        "presence_penalty": Number(-2, 2),
+        "repetition_penalty": Number(0.01, 10),
+        "logit_bias": LogitBias(limits.server.max_logit_bias, limits.vocab_size),
+        "seed": Integer(-(2**63), 2**63 - 1),
+        "stop": check_stop(limits),
+        "ignore_eos": Boolean(),
+        "min_tokens": Integer(0),
+    }
+
+
+def common_fields(limits: Limits) -> dict[str, Check]:
+    """Of all three generation routes."""
+    return {
+        **sampling_fields(limits),
+        "model": String(),
+        "stream": Boolean(),
+        "stream_options": STREAM_OPTIONS,
+        "session_id": SESSION_ID,
+        "prompt_cache_key": String(64, empty=False),
+        "cache_salt": String(128, empty=False, forbidden="@/\\\0"),
+        "user": String(),
+        "safety_identifier": String(128),
+        "metadata": FreeObject(16, 64, String(512)),
+        "prompt_cache_retention": Choice(("in_memory", "24h")),
+        "prompt_cache_options": Neutral(({}, {"mode": "implicit"})),
+        "stop_token_ids": Neutral(([],)),
+        "include_stop_str_in_output": Neutral((False,)),
+        "skip_special_tokens": Neutral((True,)),
+        "response_format": Neutral(({"type": "text"},)),
+        "prompt_logprobs": UNSUPPORTED,
+        "return_token_ids": Neutral((False,)),
+        "priority": Neutral((0,)),
+    }
+
+
+def template_fields(limits: Limits) -> dict[str, Check]:
+    return {
+        "messages": Array(check_message, limits.server.max_messages, empty=False),
+        "chat_template_kwargs": FreeObject(forbidden=TEMPLATE_OWN),
+        "tools": Neutral(([],)),
+    }
+
+
+def chat_body(limits: Limits) -> Object:
+    fields: Mapping[str, Check] = {
+        **common_fields(limits),
+        **template_fields(limits),
+        "max_completion_tokens": Integer(1),
+        "max_tokens": Integer(1),
+        "service_tier": Choice(("auto", "default", "flex", "scale", "priority", "fast")),
+        "store": Boolean(),
+        "verbosity": Choice(("low", "medium", "high")),
+        "prediction": FreeObject(),
+        "n": Neutral((1,)),
+        "logprobs": Neutral((False,)),
+        "top_logprobs": Neutral((0,)),
+        "tool_choice": Neutral(("none", "auto")),
+        "parallel_tool_calls": Boolean(),
+        "reasoning_effort": UNSUPPORTED,
+        "add_generation_prompt": Neutral((True,)),
+        "continue_final_message": Neutral((False,)),
+        "modalities": Neutral((["text"],)),
+        "functions": Neutral((), "Use 'tools'."),
+        "function_call": Neutral((), "Use 'tool_choice'."),
+        "chat_template": Neutral((), "The template is the model's own."),
+        **dict.fromkeys(("audio", "moderation", "web_search_options", "documents"), UNSUPPORTED),
+    }
+    return Object(fields, ("model", "messages"), RENAMED)
+
+
+def completion_body(limits: Limits) -> Object:
+    fields: Mapping[str, Check] = {
+        **common_fields(limits),
+        "prompt": Prompts(limits.server.max_prompts, limits.vocab_size),
+        "add_special_tokens": Boolean(),
+        "max_tokens": Integer(0),
+        "n": Neutral((1,)),
+        "best_of": Neutral((1,)),
+        "echo": Neutral((False,)),
+        "logprobs": UNSUPPORTED,
+        "suffix": Neutral(("",)),
+    }
+    return Object(fields, ("model",), RENAMED)
+
+
+def generate_body(limits: Limits) -> Object:
+    fields: Mapping[str, Check] = {
+        **common_fields(limits),
+        **template_fields(limits),
+        "prompt": String(),
+        "prompt_token_ids": TokenIds(limits.vocab_size),
+        "add_special_tokens": Boolean(),
+        "max_tokens": Integer(0),
+        "logprobs": UNSUPPORTED,
+        "add_generation_prompt": Neutral((True,)),
+        "continue_final_message": Neutral((False,)),
+    }
+    return Object(fields, (), RENAMED)
+
+
+def tokenize_body(limits: Limits) -> Object:
+    fields: Mapping[str, Check] = {
+        **template_fields(limits),
+        "model": String(),
+        "prompt": String(),
+        "add_special_tokens": Boolean(),
+        "add_generation_prompt": Boolean(),
+        "continue_final_message": Boolean(),
+        "return_token_strs": Boolean(),
+    }
+    return Object(fields, (), RENAMED)
+
+
+def detokenize_body(limits: Limits) -> Object:
+    tokens = TokenIds(limits.vocab_size, limits.max_model_len, empty=True)
+    return Object(
+        {"tokens": tokens, "model": String(), "skip_special_tokens": Boolean()},
+        ("tokens",),
+        {"input_ids": "tokens", "prompt_token_ids": "tokens"},
+    )
+
+
+def exactly_one(body: Mapping[str, Any], *names: str) -> str:
+    """The one of `names` that is given."""
+    given = [name for name in names if name in body]
+    if len(given) != 1:
+        listed = ", ".join(f"'{name}'" for name in names)
+        raise excluded(f"Exactly one of {listed} is needed.", given[1] if given else names[0])
+    return given[0]
+
+
+def check_stream_options(body: Mapping[str, Any]) -> None:
+    if "stream_options" in body and not body.get("stream"):
+        raise excluded("Parameter 'stream_options' needs 'stream' to be true.", "stream_options")

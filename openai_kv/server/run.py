@@ -1,0 +1,158 @@
+"""Runs the application in uvicorn from the first byte to the last: loading, serving, draining, exit code.
+
+Stock uvicorn closes the port at the first signal and cuts what runs; here a signal begins the drain of the contract.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+import uvicorn
+
+from openai_kv.engine.async_engine import AsyncEngine, EngineState
+from openai_kv.errors import ModelLoadError, StartupError
+from openai_kv.server.app import create_app
+from openai_kv.server.context import ServerContext
+
+logger = logging.getLogger(__name__)
+FLUSH_SECONDS = 5
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its own idea of signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class Signals:
+    """SIGINT and SIGTERM as two events: the first asks for a drain, any further one for haste."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+
+    def receive(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
+
+    @contextlib.contextmanager
+    def installed(self) -> Generator[None, None, None]:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.receive)
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+
+def run(context: ServerContext, announce: Callable[[str], None] = logger.info) -> int:
+    """Serve until a signal; the exit code: 0 if every request could end, else 1.
+
+    Starts the engine. Raises StartupError if the address can't be used or the model can't be loaded; `announce` gets
+    a line when the socket is open and one when the model is ready.
+    """
+    app = create_app(context)
+    listener = listen(context)
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=FLUSH_SECONDS,
+    )
+    address = listener.getsockname()
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    announce(f"listening on http://{host}:{address[1]}")
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        return runner.run(supervise(context, Server(config), listener, announce))
+
+
+def listen(context: ServerContext) -> socket.socket:
+    """The listening socket. Its user timeout makes the kernel drop connections whose client stopped reading."""
+    settings = context.settings.server
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        raise StartupError(f"can't listen on {settings.host}:{settings.port}: {error.strerror or error}") from None
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.write_timeout * 1000))
+    return listener
+
+
+async def supervise(
+    context: ServerContext, server: Server, listener: socket.socket, announce: Callable[[str], None]
+) -> int:
+    signals = Signals()
+    with signals.installed():
+        context.engine.start()
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            await first_of(signals.first.wait(), context.engine.settled.wait())
+            if not signals.first.is_set():
+                check_loaded(context.engine)
+                announce("ready")
+                await first_of(signals.first.wait(), wait_for(serving))
+            was_cut = await drain(context, signals)
+        finally:
+            await close(server, serving, signals)
+        await first_of(context.engine.stop(), signals.second.wait())
+    # uvicorn leaves the tasks it had to cancel in its list.
+    return int(was_cut or bool(server.server_state.tasks))
+
+
+def check_loaded(engine: AsyncEngine) -> None:
+    if engine.state is not EngineState.DEAD:
+        return
+    if isinstance(engine.failure, StartupError):
+        raise engine.failure
+    reason = f"{type(engine.failure).__name__}: {engine.failure}".splitlines()[0]
+    raise ModelLoadError(f"the model can't be loaded: {reason}") from engine.failure
+
+
+async def drain(context: ServerContext, signals: Signals) -> bool:
+    """No new work; what was accepted may go on for `drain_timeout` or until a second signal. True: some was cut."""
+    grace = context.settings.server.drain_timeout
+    context.lifecycle.drain_deadline = time.monotonic() + grace
+    context.engine.drain()
+    logger.info("draining for up to %g s", grace)
+    await first_of(context.engine.join_idle(), signals.second.wait(), limit=grace)
+    return context.engine.cut() > 0
+
+
+async def close(server: Server, serving: "asyncio.Task[None]", signals: Signals) -> None:
+    """Close the port, let answers reach their clients for a moment; a second signal shortens it."""
+    server.should_exit = True
+    await first_of(wait_for(serving), signals.second.wait())
+    if not serving.done():
+        await asyncio.wait({serving}, timeout=1)
+        server.force_exit = True
+    await serving
+
+
+async def wait_for(task: "asyncio.Task[None]") -> None:
+    await asyncio.wait({task})
+
+
+async def first_of(*waits: Coroutine[Any, Any, object], limit: float | None = None) -> None:
+    """Return when one of them ends or the time is up; the others are cancelled. Errors of what ended are raised."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

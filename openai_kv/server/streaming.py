@@ -1,0 +1,60 @@
+"""Server-sent events over one ASGI exchange: headers with the first byte, keep-alives, `[DONE]` always last."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.types import Send
+
+from openai_kv.server.envelope import SlowReader, encode
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+def event(payload: Mapping[str, Any]) -> bytes:
+    return b"data: " + encode(payload) + b"\n\n"
+
+
+class EventStream:
+    """`headers` may be added to until the first byte leaves. Raises SlowReader if nothing can be sent for too long.
+
+    One task sends outputs and another keep-alives; each message is whole events, and the lock keeps headers first.
+    """
+
+    def __init__(self, send: Send, write_timeout: float, arrival: float) -> None:
+        self.started = False
+        self.headers: dict[str, str] = {}
+        self.last_sent = arrival
+        self._send = send
+        self._write_timeout = write_timeout
+        self._lock = asyncio.Lock()
+
+    async def send(self, data: bytes, *, more: bool = True) -> None:
+        try:
+            async with asyncio.timeout(self._write_timeout), self._lock:
+                await self._start()
+                await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        except TimeoutError:
+            raise SlowReader from None
+        self.last_sent = time.monotonic()
+
+    async def keep_alive(self) -> None:
+        await self.send(KEEP_ALIVE)
+
+    async def finish(self, data: bytes = b"") -> None:
+        """The last events, if there are more, then `[DONE]`."""
+        await self.send(data + DONE, more=False)
+
+    async def _start(self) -> None:
+        if self.started:
+            return
+        extra = [(name.encode(), value.encode("latin-1")) for name, value in self.headers.items()]
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *extra]})
+        self.started = True
