@@ -1,6 +1,7 @@
 """Builds the C++ attention operator on first use and keeps it in a cache folder."""
 
 import hashlib
+import os
 import platform
 import shlex
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock
-from torch.utils.cpp_extension import get_cxx_compiler, include_paths, library_paths
+from torch.utils.cpp_extension import include_paths, library_paths
 
 from openai_kv.errors import OperatorBuildError
 
@@ -54,7 +55,7 @@ def build_operator(cache_dir: Path, progress: Callable[[str], None]) -> Path:
     """
     with as_file(files("openai_kv.model_runner") / "csrc") as sources:
         folder = cache_dir / f"attention-{_fingerprint(sources)}"
-        compiler = shlex.split(get_cxx_compiler())
+        compiler = shlex.split(os.environ.get("CXX", "c++"))
         if shutil.which(compiler[0]) is None:
             return _any_library(folder, compiler[0])
         library = folder / f"{_digest(_run([*compiler, '--version']))}.so"

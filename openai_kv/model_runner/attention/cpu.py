@@ -19,7 +19,7 @@ class CpuBackend:
     name = "cpu"
 
     def __init__(self, operator: Callable[..., Tensor], width: int = 0) -> None:
-        self._operator = operator
+        self.operator = operator
         self._width = width
 
     def forward(
@@ -32,7 +32,7 @@ class CpuBackend:
         options: AttentionOptions,
         mass: Tensor | None,
     ) -> Tensor:
-        return self._operator(
+        return self.operator(
             query,
             key,
             value,

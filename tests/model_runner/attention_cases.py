@@ -1,0 +1,131 @@
+"""Steps of paged attention to try a backend on, and the textbook answer to each."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from openai_kv.model_runner.attention.backend import AttentionOptions, LayerCache
+from openai_kv.model_runner.attention.metadata import AttentionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A layer's shape and, per request, how many rows it has and how much context; `shared` blocks lead each table."""
+
+    heads: int = 9
+    kv_heads: int = 3
+    dim: int = 64
+    block_size: int = 16
+    queries: tuple[int, ...] = (1, 1, 21)
+    contexts: tuple[int, ...] = (1, 37, 50)
+    shared: int = 0
+    window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """Inputs of AttentionBackend.forward. The pool holds nan wherever no request of the step has written."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    layer: LayerCache
+    metadata: AttentionMetadata
+    options: AttentionOptions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    output: Tensor
+    mass: Tensor
+
+
+def make_step(case: Case, dtype: torch.dtype, seed: int = 0) -> Step:
+    generator = torch.Generator().manual_seed(seed)
+    tables, num_blocks = _tables(case, generator)
+    rows = sum(case.queries)
+    key, value = (_random((rows, case.kv_heads, case.dim), generator).to(dtype) for _ in range(2))
+    shape = (num_blocks, case.kv_heads, case.block_size, case.dim)
+    caches = [torch.full(shape, float("nan"), dtype=dtype) for _ in range(2)]
+    for table, query, context in zip(tables, case.queries, case.contexts, strict=True):
+        slots = _slots(table, range(context - query), case.block_size)
+        for cache in caches:
+            past = _random((len(slots), case.kv_heads, case.dim), generator).to(dtype)
+            cache[slots // case.block_size, :, slots % case.block_size] = past
+    sinks = _random((case.heads,), generator) if case.sinks else None
+    options = AttentionOptions(case.dim**-0.5, case.window, case.softcap, sinks)
+    query = _random((case.heads, rows, case.dim), generator).to(dtype).transpose(0, 1)
+    return Step(query, key, value, LayerCache(*caches), _metadata(case, tables), options)
+
+
+def _random(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=generator) * 1.5
+
+
+def _tables(case: Case, generator: torch.Generator) -> tuple[list[list[int]], int]:
+    """Block tables shuffled over a pool with blocks to spare, and the pool's size."""
+    needed = [-(-context // case.block_size) for context in case.contexts]
+    num_blocks = sum(needed) + 3
+    free = torch.randperm(num_blocks, generator=generator).tolist()
+    lead = [free.pop() for _ in range(case.shared)]
+    return [[*lead, *(free.pop() for _ in range(count - case.shared))] for count in needed], num_blocks
+
+
+def _slots(table: list[int], positions: range, block_size: int) -> Tensor:
+    slots = [table[position // block_size] * block_size + position % block_size for position in positions]
+    return torch.tensor(slots, dtype=torch.int64)
+
+
+def _metadata(case: Case, tables: list[list[int]]) -> AttentionMetadata:
+    longest = max(len(table) for table in tables)
+    slots = [
+        _slots(table, range(context - query, context), case.block_size)
+        for table, query, context in zip(tables, case.queries, case.contexts, strict=True)
+    ]
+    return AttentionMetadata(
+        slot_mapping=torch.cat(slots),
+        block_tables=torch.tensor([table + [0] * (longest - len(table)) for table in tables], dtype=torch.int32),
+        query_starts=torch.tensor(list(accumulate(case.queries, initial=0)), dtype=torch.int32),
+        context_lens=torch.tensor(case.contexts, dtype=torch.int32),
+        query_lens=case.queries,
+        contexts=case.contexts,
+    )
+
+
+def answer(step: Step) -> Answer:
+    """What `step` gives, in float64, once the step's K and V are in the pool."""
+    output = torch.zeros(step.query.shape, dtype=torch.float64)
+    mass = torch.zeros(step.layer.key.shape[0], dtype=torch.float64)
+    group = step.query.shape[1] // step.key.shape[1]
+    starts = step.metadata.query_starts.tolist()
+    for number, context in enumerate(step.metadata.contexts):
+        rows = slice(starts[number], starts[number + 1])
+        blocks = step.metadata.block_tables[number, : -(-context // step.layer.block_size)].long()
+        keys, values = (
+            cache[blocks].transpose(0, 1).flatten(1, 2)[:, :context].double().repeat_interleave(group, 0)
+            for cache in (step.layer.key, step.layer.value)
+        )
+        weights = _weights(step.query[rows].double().transpose(0, 1), keys, step.options)
+        output[rows] = (weights @ values).transpose(0, 1)
+        per_token = weights.sum((0, 1)) / weights.shape[1]
+        mass.index_add_(0, blocks.repeat_interleave(step.layer.block_size)[:context], per_token)
+    return Answer(output, mass)
+
+
+def _weights(query: Tensor, keys: Tensor, options: AttentionOptions) -> Tensor:
+    """[heads, rows, context]"""
+    scores = query @ keys.transpose(1, 2) * options.scale
+    if options.softcap is not None:
+        scores = options.softcap * torch.tanh(scores / options.softcap)
+    rows, context = scores.shape[1:]
+    distance = torch.arange(context - rows, context)[:, None] - torch.arange(context)
+    hidden = (distance < 0) | (distance >= (options.sliding_window or context))
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if options.sinks is None:
+        return scores.softmax(-1)
+    sinks = options.sinks.double()[:, None, None].expand(-1, rows, 1)
+    return torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]
