@@ -1,0 +1,200 @@
+"""A whole server over the fake model, for tests: in process, or on a real socket."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+
+from openai_kv.config import load_settings
+from openai_kv.engine.admission import QueueLimits
+from openai_kv.engine.async_engine import AsyncEngine
+from openai_kv.engine.engine import Engine
+from openai_kv.exporting import ExporterGroup
+from openai_kv.metrics import HttpStats, MetricsExporter
+from openai_kv.outputs import ModelRunnerOutput, SchedulerOutput
+from openai_kv.request import Request
+from openai_kv.server.app import create_app
+from openai_kv.server.context import ServerContext
+from openai_kv.server.run import Server
+from openai_kv.tokenizer import Tokenizer
+from tests.fakes import FakeModelRunner
+from tests.harness import Shape, build_engine, fake_runner
+from tests.tiny_tokenizer import tiny_tokenizer
+
+SHAPE = Shape(num_blocks=256, block_size=4, max_num_seqs=8, max_num_batched_tokens=512, max_model_len=512)
+MESSAGES = [{"role": "user", "content": "What is a cache?"}]
+CHAT = {"model": "fake", "messages": MESSAGES, "max_tokens": 8, "temperature": 0}
+
+
+class SteppedRunner:
+    """Runs freely until `hold`; from then on one step for each `allow`ed one."""
+
+    def __init__(self, inner: FakeModelRunner) -> None:
+        self.inner, self.info = inner, inner.info
+        self.entered = threading.Semaphore(0)
+        self._permits = threading.Semaphore(0)
+        self._held = False
+
+    def hold(self) -> None:
+        self._held = True
+
+    def allow(self, steps: int = 1) -> None:
+        self._permits.release(steps)
+
+    def release(self) -> None:
+        self._held = False
+        self._permits.release()
+
+    def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
+        if self._held:
+            self.entered.release()
+            assert self._permits.acquire(timeout=30)
+        return self.inner.execute_model(scheduled)
+
+
+class RecordingExporter(MetricsExporter):
+    """Keeps what the HTTP layer tells; `changed` is set with every record."""
+
+    name = "recording"
+
+    def __init__(self) -> None:
+        self.http: list[HttpStats] = []
+        self.aborts: list[str] = []
+        self.rejected: list[str] = []
+        self.changed = asyncio.Event()
+
+    def on_http_request(self, stats: HttpStats) -> None:
+        self.http.append(stats)
+        self.changed.set()
+
+    def on_abort(self, reason: str) -> None:
+        self.aborts.append(reason)
+
+    def on_rejected(self, reason: str) -> None:
+        self.rejected.append(reason)
+
+    def scrape(self) -> bytes:
+        return b"up 1\n"
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@dataclass
+class Site:
+    """A running server and what a test may look at."""
+
+    app: Starlette
+    context: ServerContext
+    engine: AsyncEngine
+    runner: SteppedRunner
+    exporter: RecordingExporter
+    client: httpx.AsyncClient
+    headers: dict[str, str] = field(default_factory=dict)
+
+    async def post(self, path: str, body: Mapping[str, Any], **headers: str) -> httpx.Response:
+        return await self.client.post(path, json=body, headers=headers)
+
+    async def chat(self, **changes: Any) -> httpx.Response:
+        return await self.post("/v1/chat/completions", {**CHAT, **changes})
+
+    async def step_entered(self) -> None:
+        """Wait until the engine thread stands before a held step."""
+        assert await asyncio.to_thread(self.runner.entered.acquire, timeout=20)
+
+    async def settle(self) -> None:
+        """Everything has ended, and no block is referenced."""
+        async with asyncio.timeout(20):
+            await self.engine.join_idle()
+        await self.engine.check_integrity()
+        stats = (await self.engine.stats()).cache
+        assert stats.referenced == 0
+        assert stats.free + stats.cached == stats.total
+
+
+def make_context(
+    runner: SteppedRunner,
+    shape: Shape = SHAPE,
+    *,
+    tokenizer: Tokenizer | None = None,
+    exporter: MetricsExporter | None = None,
+    model_names: tuple[str, ...] = ("fake",),
+    sampling_defaults: Mapping[str, float] | None = None,
+    **settings: object,
+) -> ServerContext:
+    """`settings` are names with `__` for the dot: server__max_queue=1."""
+    tree = load_settings({name.replace("__", "."): value for name, value in settings.items()})
+    known = tokenizer or tiny_tokenizer()
+    exporters = ExporterGroup((exporter,) if exporter else ())
+
+    def build(on_started: Callable[[Request], None]) -> Engine:
+        return build_engine(runner, shape, tokenizer=known, exporters=exporters, on_started=on_started)
+
+    limits = QueueLimits(tree.server.max_queue, tree.server.max_queued_tokens, tree.server.queue_timeout)
+    engine = AsyncEngine(build, limits)
+    return ServerContext(
+        engine, lambda: known, tree, model_names, exporters, sampling_defaults=sampling_defaults or {}
+    )
+
+
+@asynccontextmanager
+async def site(shape: Shape = SHAPE, *, headers: Mapping[str, str] | None = None, **options: Any) -> AsyncIterator[Site]:
+    """In process, over ASGI."""
+    runner, exporter = SteppedRunner(fake_runner(shape)), RecordingExporter()
+    context = make_context(runner, shape, exporter=exporter, **options)
+    app = create_app(context)
+    context.engine.start()
+    await context.engine.settled.wait()
+    transport = httpx.ASGITransport(app)
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
+            yield Site(app, context, context.engine, runner, exporter, client)
+    finally:
+        runner.release()
+        await context.engine.stop()
+
+
+@asynccontextmanager
+async def live_site(shape: Shape = SHAPE, **options: Any) -> AsyncIterator[tuple[Site, str]]:
+    """The same behind a real uvicorn on a free port of the loopback; also yields the base URL."""
+    async with site(shape, **options) as running:
+        config = uvicorn.Config(
+            running.app, lifespan="off", ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=5
+        )
+        server = Server(config)
+        listener = socket.create_server(("127.0.0.1", 0))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield running, f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            running.runner.release()
+            server.should_exit = True
+            await serving
+
+
+def events(text: str) -> list[Any]:
+    """The data of each server-sent event; `[DONE]` stays text."""
+    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line and not line.startswith(":")]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+def check_error(response: httpx.Response, status: int, code: str, param: str | None = None) -> dict[str, Any]:
+    """The envelope, complete; returns its inner object."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"]
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["code"], error["param"]) == (code, param), error
+    return error

@@ -1,0 +1,44 @@
+from tests.server.serving import SHAPE, check_error, site
+
+BODY = {"prompt_token_ids": list(range(1, 11)), "max_tokens": 4, "temperature": 0}
+STATS = {
+    "model", "block_size", "dtype", "policy", "blocks", "utilization", "token_capacity", "tree_nodes", "exact_entries",
+    "namespaces", "memory_pressure", "waste", "bytes_total", "bytes_used", "active_requests", "groups", "tiers",
+    "hit_count", "miss_count", "hit_rate", "hits", "prompt_tokens", "hit_tokens", "token_hit_rate", "eviction_count",
+    "evictions_by_policy", "preemption_count", "pins", "since",
+}  # fmt: skip
+
+
+async def test_cache_stats_and_reset() -> None:
+    async with site() as server:
+        fresh = (await server.client.get("/cache/stats")).json()
+        assert set(fresh) == STATS
+        assert fresh["blocks"]["free"] == fresh["blocks"]["total"] == SHAPE.num_blocks
+        assert fresh["hit_rate"] == fresh["token_hit_rate"] == fresh["waste"] == 0
+        assert (fresh["tiers"], fresh["pins"], fresh["policy"]) == ([], 0, {"name": "lru", "options": {}})
+        await server.post("/generate", BODY)
+        await server.post("/generate", BODY)
+        stats = (await server.client.get("/cache/stats")).json()
+        blocks = stats["blocks"]
+        assert blocks["free"] + blocks["cached"] + blocks["referenced"] == blocks["total"]
+        assert blocks["used"] == blocks["cached"] > 0 == blocks["referenced"]
+        assert stats["utilization"] == blocks["used"] / blocks["total"]
+        assert stats["bytes_used"] == blocks["used"] * 1024
+        assert (stats["hit_count"], stats["miss_count"], stats["hit_rate"]) == (1, 1, 0.5)
+        assert stats["hits"] == {"exact": 1, "radix": 0, "partial": 0}
+        assert (stats["prompt_tokens"], stats["hit_tokens"], stats["token_hit_rate"]) == (20, 10, 0.5)
+        assert stats["groups"] == [{"name": "full", "layers": 1, "blocks": blocks}]
+
+        other = await server.post("/cache/reset", {"tiers": ["host"]})
+        assert other.json() == {"success": True, "freed_blocks": 0, "kept_blocks": 0}
+        done = (await server.client.post("/cache/reset")).json()
+        assert done == {"success": True, "freed_blocks": blocks["used"], "kept_blocks": 0}
+        after = (await server.client.get("/cache/stats")).json()
+        assert after["blocks"]["free"] == SHAPE.num_blocks and after["hit_count"] == 1
+        assert (await server.post("/generate", BODY)).json()["cache_hit_tokens"] == 0
+
+
+async def test_reset_checks_its_body() -> None:
+    async with site() as server:
+        check_error(await server.post("/cache/reset", {"tiers": ["tape"]}), 400, "invalid_value", "tiers[0]")
+        check_error(await server.post("/cache/reset", {"pinned": True}), 400, "unknown_parameter", "pinned")
