@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from openai_kv.errors import ConfigError, ModelLoadError
@@ -23,21 +23,30 @@ class CausalLM:
     """A model in two halves: layers, and head."""
 
     model: PreTrainedModel
+    decoder: nn.Module
     head: LMHead
 
     @classmethod
     def wrap(cls, model: PreTrainedModel) -> "CausalLM":
-        return cls(model, LMHead(model))
+        """Raises ModelLoadError if layers and head can't be told apart."""
+        decoder = model.get_decoder()
+        if decoder is model:
+            raise ModelLoadError(f"{type(model).__name__} has no decoder apart from its head")
+        return cls(model, decoder, LMHead(model, decoder))
 
     def hidden_states(self, token_ids: Tensor, positions: Tensor, step: AttentionStep) -> Tensor:
         """token_ids and positions [1, T] of the packed rows of a step; returns the final hidden states [T, hidden]."""
         arguments: dict[str, Any] = {"input_ids": token_ids, "position_ids": positions, "use_cache": False, STEP: step}
-        states: Tensor = self.model.base_model(**arguments).last_hidden_state
+        states: Tensor = self.decoder(**arguments).last_hidden_state
         return states[0]
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """[n, hidden] -> [n, vocab_size]"""
         return self.head.logits(hidden_states)
+
+    @property
+    def name(self) -> str:
+        return type(self.model).__name__
 
     @property
     def text_config(self) -> PreTrainedConfig:

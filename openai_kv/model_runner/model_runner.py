@@ -146,7 +146,7 @@ def _info(
     dtype = str(model.model.dtype).removeprefix("torch.")
     return ModelInfo(
         name=name,
-        architecture=type(model.model).__name__,
+        architecture=model.name,
         num_layers=len(shapes.layers),
         vocab_size=shapes.vocab_size,
         hidden_size=shapes.hidden_size,

@@ -1,12 +1,13 @@
 """Checks at load that our attention computes what the model's own would; refuses by name what it doesn't."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from openai_kv.errors import ModelLoadError
@@ -23,6 +24,7 @@ CHUNKS = (13, 1, 16)  # more than three windows; a prefill, a decode row, and a 
 BLOCK_SIZE = 4
 TOLERANCE = 1e-4  # of the largest logit, in float32; families that agree do so to about 1e-6
 VOCAB_SIZE = 128
+LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,12 @@ def measure(model: CausalLM) -> ModelShapes:
     """
     step = _RecordingStep()
     token = torch.zeros(1, 1, dtype=torch.int64, device=model.model.device)
-    with torch.inference_mode():
+    with _refusing(model), torch.inference_mode():
         states = model.hidden_states(token, token, step)
         logits = model.logits(states)
     if sorted(step.layers) != list(range(model.num_layers)):
         silent = [str(index) for index in range(model.num_layers) if index not in step.layers]
-        raise ModelLoadError(f"{_name(model.model)}: layers {', '.join(silent)} never call the attention interface")
+        raise ModelLoadError(f"{model.name}: layers {', '.join(silent)} never call the attention interface")
     layers = tuple(step.layers[index] for index in range(model.num_layers))
     return ModelShapes(layers, states.shape[-1], logits.shape[-1])
 
@@ -71,27 +73,42 @@ def check(model: CausalLM, backend: AttentionBackend) -> None:
     configuration but for widths and counts that attention doesn't see, and has one layer of each kind. With the
     window shrunk to 8 a prompt of three windows takes milliseconds, and float32 tells a wrong mask from rounding.
     """
-    _refuse_moving_frequencies(model.model)
-    try:
+    _refuse_moving_frequencies(model)
+    _refuse_unknown_layers(model)
+    with _refusing(model):
         difference = _difference(_clone(model.model), backend)
-    except ModelLoadError:
-        raise
-    except Exception as error:  # whatever a family's code raises when it is driven in a way it doesn't expect
-        raise ModelLoadError(f"{_name(model.model)} can't be driven by paged attention: {one_line(error)}") from error
     if not difference < TOLERANCE:
         raise ModelLoadError(
-            f"{_name(model.model)} computes something else with paged attention (off by {difference:.1e} of the "
+            f"{model.name} computes something else with paged attention (off by {difference:.1e} of the "
             f"largest logit): probably a window or a bias that it doesn't hand to the attention function"
         )
 
 
-def _refuse_moving_frequencies(model: PreTrainedModel) -> None:
+@contextmanager
+def _refusing(model: CausalLM) -> Iterator[None]:
+    """Whatever a family's code raises when it is driven in a way it doesn't expect: the model is refused by name."""
+    try:
+        yield
+    except ModelLoadError:
+        raise
+    except Exception as error:
+        raise ModelLoadError(f"{model.name} can't be driven by paged attention: {one_line(error)}") from error
+
+
+def _refuse_unknown_layers(model: CausalLM) -> None:
+    """Kinds that keep more than K and V (compressed or recurrent states) may differ only after longer prompts."""
+    unknown = sorted(set(getattr(model.text_config, "layer_types", None) or ()) - LAYER_TYPES)
+    if unknown:
+        raise ModelLoadError(f"{model.name}: layers of type {', '.join(unknown)} are not supported")
+
+
+def _refuse_moving_frequencies(model: CausalLM) -> None:
     """Frequencies that depend on the longest position of a step would make one row depend on another."""
-    for module in model.modules():
+    for module in model.model.modules():
         kinds = getattr(module, "rope_type", ())
         for kind in kinds.values() if isinstance(kinds, dict) else (kinds,):
             if kind == "longrope" or "dynamic" in kind:
-                raise ModelLoadError(f"{_name(model)}: rotary embeddings of type {kind} are not supported")
+                raise ModelLoadError(f"{model.name}: rotary embeddings of type {kind} are not supported")
 
 
 def _difference(clone: PreTrainedModel, backend: AttentionBackend) -> float:
@@ -131,11 +148,12 @@ def _clone(model: PreTrainedModel) -> PreTrainedModel:
     config.__dict__.pop("quantization_config", None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        build: Callable[..., PreTrainedModel] = AutoModelForCausalLM.from_config
-        clone = build(config, dtype=torch.float32, attn_implementation=IMPLEMENTATION)
-    clone.to(device=model.device)
-    clone.train(False)
-    return clone
+        clone: nn.Module = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, attn_implementation=IMPLEMENTATION
+        )
+    clone.to(model.device)
+    clone.eval()
+    return cast(PreTrainedModel, clone)
 
 
 def _shrink(config: PreTrainedConfig) -> None:
@@ -150,7 +168,7 @@ def _shrink(config: PreTrainedConfig) -> None:
         elif name.startswith("vocab_size"):
             setattr(config, name, VOCAB_SIZE)
         elif name.endswith("_token_id"):
-            setattr(config, name, None)
+            setattr(config, name, 0)
     # Large enough for attention to be far from uniform: a soft-cap or a scale that is lost has to show.
     config.initializer_range = 1.2 * config.hidden_size**-0.5
 
@@ -166,7 +184,3 @@ def _keep_one_layer_of_each_kind(config: PreTrainedConfig) -> None:
     config.num_hidden_layers = len(kept)
     for name, entries in lists.items():
         setattr(config, name, [entries[index] for index in kept])
-
-
-def _name(model: PreTrainedModel) -> str:
-    return type(model).__name__
