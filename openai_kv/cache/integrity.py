@@ -9,18 +9,17 @@ from openai_kv.cache.eviction import Evictor
 from openai_kv.cache.exact_index import ExactIndex
 from openai_kv.cache.pool import BlockPool
 from openai_kv.cache.radix_tree import Node, RadixTree
+from openai_kv.cache.store import BlockStore
 from openai_kv.errors import IntegrityError
 
 
-def check_integrity(
-    pool: BlockPool, tree: RadixTree, exact: ExactIndex, evictor: Evictor, allocations: Collection[Allocation]
-) -> None:
+def check_integrity(store: BlockStore, allocations: Collection[Allocation]) -> None:
     """Raises IntegrityError naming the first thing that is wrong."""
-    indexed = _check_tree(tree)
-    _check_blocks(pool, indexed)
-    _check_references(pool, tree, allocations)
-    _check_candidates(tree, evictor, indexed)
-    _check_exact(tree, exact)
+    indexed = _check_tree(store.tree)
+    _check_blocks(store.pool, indexed)
+    _check_references(store.pool, store.tree, allocations)
+    _check_candidates(store.tree, store.evictor, indexed)
+    _check_exact(store.tree, store.exact)
 
 
 def _require(condition: bool, problem: str) -> None:

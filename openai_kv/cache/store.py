@@ -1,0 +1,188 @@
+"""BlockStore: blocks and what they hold. References, eviction and pins meet here, so that none is lost or leaked."""
+
+from collections.abc import Callable, Iterable
+
+from openai_kv.cache.block import Block, TokenIds
+from openai_kv.cache.counters import CacheCounters
+from openai_kv.cache.eviction import CacheObserver, Evictor
+from openai_kv.cache.exact_index import ExactIndex
+from openai_kv.cache.policy import EvictionPolicy
+from openai_kv.cache.pool import BlockPool
+from openai_kv.cache.radix_tree import RadixTree
+from openai_kv.metrics import EvictionStats
+from openai_kv.request import RequestInfo
+
+
+class BlockStore:
+    """Pool, radix tree, exact index and evictor, kept in step with each other."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        policy: EvictionPolicy,
+        num_hidden_slots: int,
+        clock: Callable[[], float],
+        observer: CacheObserver,
+    ) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.tree = RadixTree(block_size)
+        self.exact = ExactIndex(num_hidden_slots)
+        self.evictor = Evictor(policy, observer)
+        self.counters = CacheCounters()
+        self._clock = clock
+        self._observer = observer
+        self._tick = 0
+
+    # References
+
+    def room(self, shared: Iterable[Block] = ()) -> int:
+        """How many blocks `take` can provide if those of `shared` stay."""
+        idle = sum(block.ref_count == block.pin_count == 0 for block in shared)
+        return self.pool.num_free + self.pool.num_evictable - idle
+
+    def take(self, count: int) -> list[Block]:
+        """`count` blocks, at most `room`, with one reference each; evicts exactly what is short of free ones."""
+        while self.pool.num_free < count:
+            self._evict()
+        blocks = self.pool.allocate(count)
+        assert blocks is not None
+        return blocks
+
+    def share(self, blocks: Iterable[Block]) -> None:
+        """One more reference to each of these cached blocks."""
+        for block in blocks:
+            self.pool.acquire(block)
+            self._settle(block)
+
+    def release(self, blocks: Iterable[Block]) -> None:
+        """One reference less to each; a chain comes deepest first."""
+        now = self._clock()
+        for block in blocks:
+            if not self.pool.release(block):
+                continue
+            if block.node is None:
+                self.pool.free(block)
+                continue
+            self._stamp(block, now)
+            self._settle(block)
+
+    def access(self, blocks: Iterable[Block]) -> None:
+        """A look-up that matched `blocks` is taken: one tick."""
+        self._tick += 1
+        now = self._clock()
+        for block in blocks:
+            assert block.node is not None, f"{block} was evicted since the look-up"
+            block.hit_count += 1
+            self._stamp(block, now)
+            self.evictor.on_access(block)
+
+    # Content
+
+    def insert(self, info: RequestInfo, after: Block | None, block: Block, tokens: TokenIds) -> Block:
+        """Let `block`, computed by `info`, be found by `tokens` below `after`; returns the block that is.
+
+        That is another one if the tree had the content already: then ours is out of every index.
+        """
+        new = block.node is None
+        held = self.tree.insert(info.namespace, after, block, tokens)
+        if held is not block:
+            self.counters.duplicates += 1
+            self._merge(block, held)
+            return held
+        if new:
+            self._describe(block, info)
+        for shorter in self.tree.superseded(block):
+            if shorter.ref_count == shorter.pin_count == 0:  # nobody would ever hit it again
+                self._merge(shorter, block)
+        return block
+
+    def _merge(self, block: Block, held: Block) -> None:
+        """All that `block` holds is in `held`: if it is indexed it leaves, and its exact entries move."""
+        if block.node is not None:
+            self.exact.move(block, held)
+            self._drop(block)
+
+    def _describe(self, block: Block, info: RequestInfo) -> None:
+        now = self._clock()
+        block.kind, block.turn, block.session_id = info.kind, info.turn, info.session_id
+        block.created, block.created_time = self._tick, now
+        self._stamp(block, now)
+        self.evictor.on_insert(block)
+        if block.attention:
+            self.evictor.record_attention(block, block.attention)
+
+    def _stamp(self, block: Block, now: float) -> None:
+        block.last_accessed, block.last_accessed_time = self._tick, now
+
+    # Pins: the primitive under whoever keeps a prefix
+
+    def pin(self, block: Block) -> None:
+        """Keep a cached block and all before it, by a count of its own beside the references.
+
+        Not for the partial block of a running request, which may yet give way to another.
+        """
+        assert block.ref_count == 0 or len(block.token_ids) == self.tree.block_size, f"{block} is still written"
+        for each in self.tree.chain(block):
+            self.pool.pin(each)
+            self._settle(each)
+
+    def unpin(self, block: Block) -> None:
+        """Undo one `pin` of the same block."""
+        for each in reversed(self.tree.chain(block)):
+            self.pool.unpin(each)
+            self._settle(each)
+
+    # Eviction
+
+    def _evict(self) -> None:
+        victim = self.evictor.victim()
+        block, now = victim.block, self._clock()
+        self.counters.evictions[victim.policy] += 1
+        self._observer.on_eviction(
+            EvictionStats(
+                policy=victim.policy,
+                block_id=block.block_id,
+                num_tokens=len(block.token_ids),
+                hit_count=block.hit_count,
+                lifetime_seconds=now - block.created_time,
+                idle_seconds=now - block.last_accessed_time,
+            )
+        )
+        parent = self.tree.parent(block)
+        self._drop(block)
+        self._settle(parent)
+
+    def _settle(self, block: Block | None) -> None:
+        """`block` changed: is it a candidate now? What the policy does not admit goes instead, leaf by leaf."""
+        while block is not None:
+            known = block.info in self.evictor.candidates
+            evictable = block.ref_count == block.pin_count == 0 and self.tree.is_leaf(block)
+            if known and not evictable:
+                self.evictor.remove(block)
+            if known or not evictable:
+                return
+            if self.evictor.admits(block):
+                self.evictor.add(block)
+                return
+            parent = self.tree.parent(block)
+            self._drop(block)
+            block = parent
+
+    def _drop(self, block: Block) -> None:
+        """The block leaves every index; then it is free, or its request's own."""
+        self.exact.drop(block)
+        self.evictor.forget(block)
+        self.tree.remove(block)
+        block.clear()
+        if block.ref_count == 0:
+            self.pool.free(block)
+
+    def drop_all(self) -> int:
+        """Forget all content but what is pinned; returns how many blocks that freed."""
+        free = self.pool.num_free
+        cached = [block for block in self.pool.blocks if block.node is not None and not block.pin_count]
+        for block in sorted(cached, key=lambda block: block.depth, reverse=True):
+            self._drop(block)
+        return self.pool.num_free - free

@@ -1,0 +1,360 @@
+"""Random lives of requests against the cache, with the memory behind the blocks simulated slot by slot."""
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from openai_kv.cache.block import Block
+from openai_kv.cache.manager import CacheHit, HitKind, KVCacheManager
+from openai_kv.cache.policy import BlockInfo, EvictionPolicy
+from openai_kv.default_plugins.h2o import H2OPolicy
+from openai_kv.default_plugins.lru import LRUPolicy
+from openai_kv.default_plugins.sink_lru import SinkLRUPolicy
+from openai_kv.metrics import CacheStats
+from openai_kv.outputs import BlockCopy
+from openai_kv.request import RequestInfo
+
+Prefix = tuple[object, ...]
+
+
+class BrokenPolicy(EvictionPolicy):
+    """Every hook raises, and the answers are garbage by turns."""
+
+    name = "broken"
+    needs_attention = True
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def on_insert(self, block: BlockInfo) -> None:
+        raise RuntimeError
+
+    on_access = on_evictable = on_unevictable = on_evict = on_insert
+
+    def on_miss(self, info: RequestInfo, depth: int) -> None:
+        raise RuntimeError
+
+    def on_request_finished(self, info: RequestInfo) -> None:
+        raise RuntimeError
+
+    def record_attention(self, block: BlockInfo, score: float) -> None:
+        raise RuntimeError
+
+    def admit(self, block: BlockInfo) -> bool:
+        raise RuntimeError
+
+    def select_victim(self, candidates: AbstractSet[BlockInfo]) -> BlockInfo:
+        self.calls += 1
+        answers: list[object] = [None, [], "block", *candidates]
+        return answers[self.calls % len(answers)]  # type: ignore[return-value]
+
+
+class PickyPolicy(LRUPolicy):
+    """Keeps every other block, the latter on second thoughts only."""
+
+    name = "picky"
+
+    def admit(self, block: BlockInfo) -> bool:
+        return bool((block.block_id + block.hit_count) % 2)
+
+
+POLICIES: list[type[EvictionPolicy]] = [LRUPolicy, SinkLRUPolicy, H2OPolicy, BrokenPolicy, PickyPolicy]
+
+
+@dataclass
+class Sequence:
+    """A request as the scheduler and the model runner would keep it."""
+
+    info: RequestInfo
+    tokens: list[int]
+    computed: int = 0
+    slot: int | None = None
+    copies: tuple[BlockCopy, ...] = ()
+    first_hit: int | None = None
+    stale: bool = False
+
+    def prefix(self, end: int) -> Prefix:
+        return (self.info.namespace, *self.tokens[:end])
+
+
+@dataclass
+class Memory:
+    """What the slots of the pool hold: the prefix their K and V were computed for."""
+
+    block_size: int
+    slots: dict[tuple[int, int], Prefix] = field(default_factory=dict)
+    hidden: dict[int, Prefix] = field(default_factory=dict)
+
+    def copy(self, copies: Iterable[BlockCopy]) -> None:
+        moved = {
+            (copy.target, offset): self.slots.get((copy.source, offset), ())
+            for copy in copies
+            for offset in range(copy.num_tokens)
+        }
+        self.slots.update(moved)
+
+    def compute(self, sequence: Sequence, table: list[int], end: int) -> None:
+        for position in range(sequence.computed, end):
+            place = (table[position // self.block_size], position % self.block_size)
+            self.slots[place] = sequence.prefix(position + 1)
+
+    def holds(self, table: list[int], sequence: Sequence, end: int) -> bool:
+        return all(
+            self.slots.get((table[at // self.block_size], at % self.block_size)) == sequence.prefix(at + 1)
+            for at in range(end)
+        )
+
+
+def common_length(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+
+
+tokens = st.lists(st.integers(0, 1), min_size=1, max_size=14)
+namespaces = st.sampled_from(["", "salt"])
+flags = st.booleans()
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """`stored` is the reference: every text whose K and V were handed over, good as long as nothing was dropped."""
+
+    @initialize(
+        block_size=st.sampled_from([1, 3, 4, 7]),
+        num_blocks=st.sampled_from([6, 12, 40]),
+        num_slots=st.sampled_from([0, 1, 3]),
+        policy=st.sampled_from(POLICIES),
+    )
+    def start(self, block_size: int, num_blocks: int, num_slots: int, policy: type[EvictionPolicy]) -> None:
+        self.size = block_size
+        self.num_blocks = num_blocks
+        self.picky = policy is PickyPolicy
+        self.manager = KVCacheManager(
+            num_blocks=num_blocks, block_size=block_size, policy=policy(), num_hidden_slots=num_slots
+        )
+        self.memory = Memory(block_size)
+        self.running: list[Sequence] = []
+        self.preempted: list[Sequence] = []
+        self.pins: list[Block] = []
+        self.stored: set[tuple[str, tuple[int, ...]]] = set()
+        self.exact: set[tuple[str, tuple[int, ...]]] = set()
+        self.count = 0
+
+    # Admission
+
+    @rule(prompt=tokens, namespace=namespaces, reserve=flags)
+    def admit(self, prompt: list[int], namespace: str, reserve: bool) -> None:
+        self.count += 1
+        sequence = Sequence(RequestInfo(f"r{self.count}", len(prompt), namespace), list(prompt))
+        if self._admit(sequence, again=False) and reserve:
+            sequence.slot = self.manager.reserve_hidden_slot(prompt, sequence.info)
+
+    @precondition(lambda self: self.preempted)
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        sequence = data.draw(st.sampled_from(self.preempted))
+        if self._admit(sequence, again=True):
+            self.preempted.remove(sequence)
+
+    def _admit(self, sequence: Sequence, *, again: bool) -> bool:
+        before = self.manager.stats()
+        hit = self.manager.lookup(sequence.tokens, sequence.info)
+        assert self.manager.stats() == before
+        self._check_hit(sequence, hit)
+        fits = self._room(hit) >= -(-len(sequence.tokens) // self.size) - len(hit.blocks)
+        copies = self.manager.admit(sequence.info, hit, len(sequence.tokens), count=not again)
+        assert (copies is not None) == fits
+        after = self.manager.stats()
+        if copies is None:
+            assert after == before
+            return False
+        if again:
+            assert (after.hits, after.prompt_tokens) == (before.hits, before.prompt_tokens)
+        else:
+            assert after.prompt_tokens == before.prompt_tokens + sequence.info.num_prompt_tokens
+            sequence.first_hit = hit.num_tokens
+        self._check_shortfall(before, after)
+        sequence.computed, sequence.copies, sequence.stale = hit.num_tokens, copies, False
+        self.running.append(sequence)
+        return True
+
+    def _room(self, hit: CacheHit) -> int:
+        blocks = self.manager.store.pool.blocks
+        idle = {block for block in blocks if block.node and not block.ref_count and not block.pin_count}
+        return self.manager.store.pool.num_free + len(idle - set(hit.blocks))
+
+    def _check_shortfall(self, before: CacheStats, after: CacheStats) -> None:
+        if not self.picky and after.eviction_count > before.eviction_count:
+            assert after.free == 0
+
+    def _check_hit(self, sequence: Sequence, hit: CacheHit) -> None:
+        table = [block.block_id for block in hit.matched]
+        pending = {copy.target for other in self.running for copy in other.copies}
+        assert not pending.intersection(table)
+        assert self.memory.holds(table, sequence, hit.num_tokens)
+        text = tuple(sequence.tokens)
+        if hit.kind is HitKind.EXACT:
+            assert hit.num_tokens == len(text) and hit.hidden_slot is not None
+            assert self.memory.hidden[hit.hidden_slot] == sequence.prefix(len(text))
+            assert (sequence.info.namespace, text) in self.exact
+        elif self.manager.stats().eviction_count == 0 and not self.picky:
+            known = [
+                common_length(text[:-1], other) for space, other in self.stored if space == sequence.info.namespace
+            ]
+            assert hit.num_tokens == max(known, default=0)
+
+    # Running
+
+    @precondition(lambda self: self.running)
+    @rule(chunk=st.integers(1, 14))
+    def step(self, chunk: int) -> None:
+        """All copies, then every request computes up to `chunk` tokens and caches its full blocks."""
+        self.memory.copy(copy for sequence in self.running for copy in sequence.copies)
+        for sequence in self.running:
+            end = min(len(sequence.tokens), sequence.computed + chunk)
+            self.memory.compute(sequence, self.manager.block_ids(sequence.info.request_id), end)
+            sequence.copies, sequence.computed = (), end
+        for sequence in self.running:
+            whole = sequence.computed == sequence.info.num_prompt_tokens
+            self._cache(sequence, with_tail=whole)
+            if sequence.slot is not None and sequence.computed >= sequence.info.num_prompt_tokens:
+                self._store_exact(sequence, sequence.slot)
+
+    def _store_exact(self, sequence: Sequence, slot: int) -> None:
+        prompt = sequence.tokens[: sequence.info.num_prompt_tokens]
+        self.manager.store_exact(sequence.info.request_id, prompt, slot)
+        self.memory.hidden[slot] = sequence.prefix(len(prompt))
+        self.exact.add((sequence.info.namespace, tuple(prompt)))
+        sequence.slot = None
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), token=st.integers(0, 1))
+    def grow(self, data: st.DataObject, token: int) -> None:
+        sequence = data.draw(st.sampled_from(self.running))
+        before = self.manager.stats()
+        sequence.tokens.append(token)
+        if not self.manager.allocate_slots(sequence.info.request_id, len(sequence.tokens)):
+            assert self.manager.stats() == before
+            sequence.tokens.pop()
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), with_tail=flags)
+    def cache(self, data: st.DataObject, with_tail: bool) -> None:
+        self._cache(data.draw(st.sampled_from(self.running)), with_tail=with_tail)
+
+    def _cache(self, sequence: Sequence, *, with_tail: bool) -> None:
+        if sequence.copies:
+            return
+        computed = tuple(sequence.tokens[: sequence.computed])
+        self.manager.cache_blocks(sequence.info.request_id, computed, with_tail=with_tail)
+        if not sequence.stale:
+            end = len(computed) if with_tail else len(computed) // self.size * self.size
+            self.stored.add((sequence.info.namespace, computed[:end]))
+
+    @rule(mass=st.dictionaries(st.integers(0, 5), st.floats(0, 4)))
+    def attend(self, mass: dict[int, float]) -> None:
+        self.manager.record_attention(mass)
+
+    # The end
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), keep=flags)
+    def preempt(self, data: st.DataObject, keep: bool) -> None:
+        sequence = self._leave(data, keep)
+        self.preempted.append(sequence)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), keep=flags)
+    def finish(self, data: st.DataObject, keep: bool) -> None:
+        sequence = self._leave(data, keep)
+        request_id, first_hit = sequence.info.request_id, sequence.first_hit
+        assert first_hit is not None
+        assert 0 <= self.manager.cache_write_tokens(request_id) <= sequence.info.num_prompt_tokens - first_hit
+        self.manager.finish(sequence.info)
+        assert self.manager.cache_write_tokens(request_id) == 0
+
+    def _leave(self, data: st.DataObject, keep: bool) -> Sequence:
+        sequence = data.draw(st.sampled_from(self.running))
+        if keep:
+            self._cache(sequence, with_tail=True)
+        self.running.remove(sequence)
+        self.manager.free(sequence.info.request_id)
+        if sequence.slot is not None:
+            self.manager.release_hidden_slot(sequence.slot)
+        sequence.slot, sequence.copies = None, ()
+        return sequence
+
+    # The operator
+
+    @rule()
+    def reset(self) -> None:
+        before = self.manager.stats()
+        result = self.manager.reset()
+        after = self.manager.stats()
+        assert result.freed_blocks == after.free - before.free
+        assert result.kept_blocks == after.used
+        assert after.referenced == before.referenced
+        if not self.pins:
+            assert (after.cached, after.tree_nodes, after.exact_entries) == (0, 0, 0)
+            self.stored.clear()
+            self.exact.clear()
+        else:
+            pinned = {(block.node.namespace, self._text(block)) for block in self.pins if block.node}
+            self.stored = pinned
+        for sequence in self.running:
+            sequence.stale = True
+
+    def _text(self, block: Block) -> tuple[int, ...]:
+        return tuple(token for each in self.manager.store.tree.chain(block) for token in each.token_ids)
+
+    @rule(data=st.data())
+    def pin(self, data: st.DataObject) -> None:
+        full = [
+            b for b in self.manager.store.pool.blocks if b.node and (not b.ref_count or len(b.token_ids) == self.size)
+        ]
+        if full and len(self.pins) < 2:
+            block = data.draw(st.sampled_from(full))
+            self.manager.store.pin(block)
+            self.pins.append(block)
+
+    @precondition(lambda self: self.pins)
+    @rule()
+    def unpin(self) -> None:
+        self.manager.store.unpin(self.pins.pop())
+
+    @invariant()
+    def books_are_right(self) -> None:
+        if not hasattr(self, "manager"):
+            return
+        self.manager.check_integrity()
+        for sequence in self.running:
+            table = self.manager.block_ids(sequence.info.request_id)
+            assert len(table) * self.size >= len(sequence.tokens)
+            assert sequence.copies or self.memory.holds(table, sequence, sequence.computed)
+        assert self.manager.stats().referenced_slots_used == self._used_slots()
+
+    def _used_slots(self) -> int:
+        used: dict[int, int] = {}
+        for sequence in self.running:
+            for index, block_id in enumerate(self.manager.block_ids(sequence.info.request_id)):
+                used[block_id] = min(self.size, len(sequence.tokens) - index * self.size)
+        return sum(used.values())
+
+    def teardown(self) -> None:
+        if not hasattr(self, "manager"):
+            return
+        for sequence in self.running:
+            self.manager.free(sequence.info.request_id)
+        while self.pins:
+            self.unpin()
+        self.manager.check_integrity()
+        stats = self.manager.stats()
+        assert (stats.referenced, stats.free + stats.cached) == (0, self.num_blocks)
+
+
+TestCache = CacheMachine.TestCase
+TestCache.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
