@@ -15,7 +15,6 @@ from openai_kv.model_runner.lm_head import LMHead
 from openai_kv.model_runner.quiet import quiet
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,11 +77,13 @@ def resolve_device(name: str) -> torch.device:
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind, there in available.items() if there))
-    if name not in available:
-        raise ConfigError(f"device: {name!r} is none of {', '.join(DEVICES)}")
-    if not available[name]:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device: {name!r} is none of auto, cpu, cuda, cuda:N, mps") from None
+    if not available.get(device.type):
         raise ConfigError(f"device: {name} is not available here")
-    return torch.device(name)
+    return device
 
 
 def load_model(

@@ -1,16 +1,27 @@
-"""How much memory the KV pool takes when nobody says."""
+"""How much memory the KV pool takes."""
 
+import psutil
 import torch
 
 GIB = 2**30
-SHARE_OF_FREE = 0.9
+DEFAULT_SHARE = 0.9
 
 
-def default_kv_cache_bytes(device: torch.device) -> int:
-    """1 GiB on the CPU, which shares its memory with everything else; 0.9 of what is free on an accelerator."""
+def kv_cache_bytes(wanted: int | float | None, device: torch.device) -> int:
+    """`wanted`: bytes (int) or a share of the memory that is free now (float).
+
+    None: 1 GiB on the CPU, which shares its memory with everything else; 0.9 of what is free on an accelerator.
+    """
+    if isinstance(wanted, int):
+        return wanted
+    if wanted is None and device.type == "cpu":
+        return GIB
+    return int(_free_bytes(device) * (DEFAULT_SHARE if wanted is None else wanted))
+
+
+def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(SHARE_OF_FREE * free)
+        return torch.cuda.mem_get_info(device)[0]
     if device.type == "mps":
-        return int(SHARE_OF_FREE * (torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()))
-    return GIB
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    return int(psutil.virtual_memory().available)

@@ -17,7 +17,7 @@ from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_pool import KVPool, num_blocks_for
 from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
-from openai_kv.model_runner.memory import default_kv_cache_bytes
+from openai_kv.model_runner.memory import kv_cache_bytes
 from openai_kv.model_runner.probe import ModelShapes, check, measure
 from openai_kv.model_runner.sampler import Sampler, SamplingRow
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
@@ -27,8 +27,8 @@ from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, Sc
 class RunnerSettings:
     """What of the configuration concerns the model runner.
 
-    `num_blocks` None: as many as fit into `kv_cache_bytes`; that None: 1 GiB on the CPU, most of the free memory
-    elsewhere. `max_model_len` None: the model's.
+    `num_blocks` None: as many as `kv_cache_memory` holds, in bytes or as a share of the free memory; that None: 1 GiB
+    on the CPU, 0.9 elsewhere. `max_model_len` None: the model's. `cache_dir`: for built operators.
     """
 
     dtype: str = "auto"
@@ -37,10 +37,11 @@ class RunnerSettings:
     trust_remote_code: bool = False
     block_size: int = 16
     num_blocks: int | None = None
-    kv_cache_bytes: int | None = None
+    kv_cache_memory: int | float | None = None
     num_hidden_slots: int = 256
     needs_attention: bool = False
     max_model_len: int | None = None
+    cache_dir: Path | None = None
 
 
 class ModelRunner:
@@ -69,7 +70,7 @@ class ModelRunner:
         """Load the transformers folder at `path`; `name` is what it is called. Raises ModelLoadError, ConfigError."""
         device = resolve_device(settings.device)
         model = load_model(path, dtype=settings.dtype, device=device, trust_remote_code=settings.trust_remote_code)
-        return cls(model, select_backend(settings.attention_backend, device), name, settings)
+        return cls(model, select_backend(settings.attention_backend, device, settings.cache_dir), name, settings)
 
     @torch.inference_mode()
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
@@ -126,7 +127,7 @@ def _by_block(mass: Tensor, block_tables: Tensor) -> dict[int, float]:
 def _num_blocks(settings: RunnerSettings, shapes: ModelShapes, dtype: torch.dtype, device: torch.device) -> int:
     if settings.num_blocks is not None:
         return settings.num_blocks
-    budget = settings.kv_cache_bytes or default_kv_cache_bytes(device)
+    budget = kv_cache_bytes(settings.kv_cache_memory, device)
     num_blocks = num_blocks_for(budget, shapes.layers, settings.block_size, dtype)
     if num_blocks == 0:
         raise ConfigError(f"kv_cache_memory: {budget} bytes hold not even one block")

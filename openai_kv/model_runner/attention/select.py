@@ -1,12 +1,15 @@
 """Chooses the attention backend."""
 
-import importlib
 import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
-from openai_kv.errors import ConfigError
+from openai_kv.errors import ConfigError, OperatorBuildError
 from openai_kv.model_runner.attention.backend import AttentionBackend
+from openai_kv.model_runner.attention.cpu import load_cpu_backend
 from openai_kv.model_runner.attention.sdpa import SdpaBackend
 
 logger = logging.getLogger(__name__)
@@ -14,23 +17,27 @@ logger = logging.getLogger(__name__)
 BACKENDS = ("auto", "sdpa", "cpu")
 
 
-def select_backend(name: str, device: torch.device) -> AttentionBackend:
-    """`auto` takes the fastest that works on `device`; `cpu` where it can't be built falls back to `sdpa`."""
+def select_backend(
+    name: str, device: torch.device, cache_dir: Path | None = None, progress: Callable[[str], None] = logger.info
+) -> AttentionBackend:
+    """`auto` takes the fastest that works on `device`: on the CPU the C++ operator, built if need be.
+
+    `cache_dir`: where it is kept, None for the user's cache folder; `progress` gets a line when there is work to do.
+
+    Where that can't be built `sdpa` does its work, and a warning says so. Raises ConfigError.
+    """
     if name not in BACKENDS:
         raise ConfigError(f"attention_backend: {name!r} is none of {', '.join(BACKENDS)}")
     if name == "cpu" and device.type != "cpu":
         raise ConfigError(f"attention_backend: 'cpu' can't run on {device.type}")
     if name == "sdpa" or device.type != "cpu":
         return SdpaBackend()
-    return _cpu_or_sdpa()
-
-
-def _cpu_or_sdpa() -> AttentionBackend:
     try:
-        # Building its C++ operator may need a compiler; whoever chose another backend shouldn't need one.
-        module = importlib.import_module("openai_kv.model_runner.attention.cpu")
-        backend: AttentionBackend = module.CpuBackend()
-    except (ImportError, OSError, RuntimeError) as error:
-        logger.warning("attention backend cpu is not available, using sdpa: %s", str(error).splitlines()[0])
+        return load_cpu_backend(cache_dir or _user_cache(), progress)
+    except OperatorBuildError as error:
+        logger.warning("attention backend cpu is not available, using sdpa: %s", error)
         return SdpaBackend()
-    return backend
+
+
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openai-kv" / "operators"
