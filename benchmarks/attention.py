@@ -1,7 +1,7 @@
 """One layer of attention, backend `cpu` against `sdpa`: python benchmarks/attention.py [--heads 9 --kv-heads 3 ...]
 
 Prints milliseconds of both and the median ratio sdpa / cpu (above 1: cpu is faster), measured in turns, so that
-whatever else the machine does hits both.
+whatever else the machine does hits both. With `--threads 1` it counts CPU time, which a busy machine does not stretch.
 """
 
 import argparse
@@ -71,10 +71,11 @@ class Layer:
 
     def run(self, backend: AttentionBackend, repeats: int) -> float:
         """Milliseconds of one call."""
-        start = time.perf_counter()
+        clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+        start = clock()
         for _ in range(repeats):
             backend.forward(self.query, self.key, self.value, self.cache, self.metadata, self.options, None)
-        return (time.perf_counter() - start) * 1e3 / repeats
+        return (clock() - start) * 1e3 / repeats
 
 
 def _metadata(shape: Shape, workload: Workload, needed: list[int]) -> AttentionMetadata:
@@ -120,7 +121,15 @@ def compare(layers: list[Layer], cpu: AttentionBackend, sdpa: AttentionBackend, 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    for name, default in (("heads", 9), ("kv-heads", 3), ("dim", 64), ("block-size", 16), ("turns", 21), ("layers", 4)):
+    for name, default in (
+        ("heads", 9),
+        ("kv-heads", 3),
+        ("dim", 64),
+        ("block-size", 16),
+        ("turns", 21),
+        ("layers", 4),
+        ("threads", torch.get_num_threads()),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
     parser.add_argument("--only", default="", help="run workloads whose name contains this")
@@ -130,6 +139,7 @@ def parse() -> argparse.Namespace:
 @torch.inference_mode()
 def main() -> None:
     args = parse()
+    torch.set_num_threads(args.threads)
     shape = Shape(args.heads, args.kv_heads, args.dim, args.block_size, getattr(torch, args.dtype))
     cpu, sdpa = load_cpu_backend(default_home() / "operators", print), SdpaBackend()
     print(f"{'ms per layer':32}{'cpu':>10}{'sdpa':>10}{'ratio':>8}")

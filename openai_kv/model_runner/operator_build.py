@@ -20,7 +20,7 @@ from torch.utils.cpp_extension import include_paths, library_paths
 from openai_kv.errors import OperatorBuildError
 
 COMMON_FLAGS = ("-std=c++20", "-fPIC", "-O3", "-DNDEBUG", "-Wno-psabi")
-AVX512_FLAGS = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma")
+AVX512_FLAGS = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def units(machine: str) -> tuple[Unit, ...]:
     generic = _kernels("generic", 4, ())
     if machine not in ("x86_64", "AMD64"):
         return operator, generic
-    return operator, generic, _kernels("avx2", 8, ("-mavx2", "-mfma")), _kernels("avx512", 16, AVX512_FLAGS)
+    return operator, generic, _kernels("avx2", 8, ("-mavx2", "-mfma", "-mf16c")), _kernels("avx512", 16, AVX512_FLAGS)
 
 
 def _kernels(name: str, width: int, flags: tuple[str, ...]) -> Unit:

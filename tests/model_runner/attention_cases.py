@@ -58,8 +58,8 @@ def make_step(case: Case, dtype: torch.dtype, seed: int = 0) -> Step:
             cache[slots // case.block_size, :, slots % case.block_size] = past
     sinks = _random((case.heads,), generator) if case.sinks else None
     options = AttentionOptions(case.dim**-0.5, case.window, case.softcap, sinks)
-    query = _random((case.heads, rows, case.dim), generator).to(dtype).transpose(0, 1)
-    return Step(query, key, value, LayerCache(*caches), _metadata(case, tables), options)
+    queries = _random((case.heads, rows, case.dim), generator).to(dtype).transpose(0, 1)
+    return Step(queries, key, value, LayerCache(*caches), _metadata(case, tables), options)
 
 
 def _random(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

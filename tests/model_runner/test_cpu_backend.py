@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 import torch
 
-
 from openai_kv.model_runner.attention.cpu import CpuBackend, load_cpu_backend
 from tests.model_runner.attention_cases import Case, Step, answer, make_step
 

@@ -20,23 +20,26 @@ inline int round_up(int x, int to) { return (x + to - 1) / to * to; }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 
-// The tile's positions and where the rows of K and V lie.
+// Up to kTile positions from `begin` and where their rows lie in the pool.
 template <class T>
 struct Tile {
   int begin, count;
-  const T* keys[kTile];
-  const T* values[kTile];
+  int64_t rows[kTile];
+  const T *keys, *values;
 
-  Tile(const Layer& layer, const Lanes& lanes, int begin, int end) : begin(begin), count(min(end - begin, kTile)) {
+  Tile(const Layer& layer, const Lanes& lanes, int begin, int end)
+      : begin(begin), count(min(end - begin, kTile)), keys(static_cast<const T*>(layer.keys)),
+        values(static_cast<const T*>(layer.values)) {
     int block = begin / layer.block_size, slot = begin % layer.block_size;
-    for (int n = 0; n < count; ++n) {
+    for (int n = 0; n < count; ++block, slot = 0) {
       int64_t head = int64_t(lanes.block_table[block]) * layer.kv_heads + lanes.kv_head;
-      int64_t offset = (head * layer.block_size + slot) * layer.head_dim;
-      keys[n] = static_cast<const T*>(layer.keys) + offset;
-      values[n] = static_cast<const T*>(layer.values) + offset;
-      if (++slot == layer.block_size) slot = 0, ++block;
+      int64_t row = (head * layer.block_size + slot) * layer.head_dim;
+      int stop = min(count, n + layer.block_size - slot);
+      for (; n < stop; ++n, row += layer.head_dim) rows[n] = row;
     }
   }
+  const T* key(int n) const { return keys + rows[n]; }
+  const T* value(int n) const { return values + rows[n]; }
 };
 
 // The positions a lane may see: first .. last.
@@ -57,6 +60,11 @@ const T* query_at(const Layer& layer, const Lanes& lanes, int i) {
 
 // ---- few lanes: scores [lane][kTile]
 
+template <class T>
+inline void prefetch(const T* row, int d) {
+  for (int k = 0; k < d; k += 64 / int(sizeof(T))) __builtin_prefetch(row + k);
+}
+
 template <int L, class T>
 void dot(const Tile<T>& tile, const float* query, int d, float* scores) {
   for (int n = 0; n < tile.count; n += W) {
@@ -64,7 +72,11 @@ void dot(const Tile<T>& tile, const float* query, int d, float* scores) {
     for (int i = 0; i < W; i += kRows) {
       vec sums[kRows][L] = {};
       const T* keys[kRows];
-      for (int r = 0; r < kRows; ++r) keys[r] = tile.keys[min(n + i + r, tile.count - 1)];
+      for (int r = 0; r < kRows; ++r) {
+        int token = min(n + i + r, tile.count - 1);
+        keys[r] = tile.key(token);
+        prefetch(tile.value(token), d);
+      }
       for (int k = 0; k < d; k += W) {
         for (int r = 0; r < kRows; ++r) {
           vec key = load(keys[r] + k);
@@ -87,7 +99,7 @@ void add_values(const Tile<T>& tile, const float* weights, const float* decay, i
   }
   for (int n = 0; n < tile.count; ++n) {
     vec value[C];
-    for (int c = 0; c < C; ++c) value[c] = load(tile.values[n] + column + c * W);
+    for (int c = 0; c < C; ++c) value[c] = load(tile.value(n) + column + c * W);
     for (int l = 0; l < L; ++l) {
       for (int c = 0; c < C; ++c) sums[l][c] += value[c] * weights[l * kTile + n];
     }
@@ -168,14 +180,16 @@ struct Few {
   void attend(int begin, int end, Partial out) {
     for (int l = 0; l < lanes.lanes; ++l) out.max[l] = kLowest, out.sum[l] = 0;
     memset(out.output, 0, sizeof(float) * lanes.lanes * d);
-    for (; begin < end; begin += kTile) {
-      Tile<T> tile(layer, lanes, begin, end);
+    for (Tile<T> tile(layer, lanes, begin, end); tile.count > 0;) {
+      Tile<T> next(layer, lanes, tile.begin + tile.count, end);
       score(tile);
+      for (int n = 0; n < next.count; ++n) prefetch(next.key(n), d);
       float decay[kFewLanes];
       for (int l = 0; l < lanes.lanes; ++l) decay[l] = soften(tile, l, out);
       by_lanes(lanes.lanes, [&]<int L>(int l) {
         add_values<L>(tile, scores + l * kTile, decay + l, d, out.output + l * d);
       });
+      tile = next;
     }
   }
 
@@ -222,12 +236,13 @@ void multiply(int rows, int depth, const float* a, int row, int column, const fl
 
 // Rows of a tile as floats [count][stride], what lies beyond set to 0.
 template <class T>
-void widen(const T* const* rows, int count, int d, int stride, float* to) {
-  for (int n = 0; n < round_up(count, kRows); ++n, to += stride) {
+void widen(const Tile<T>& tile, const T* pool, int d, int stride, float* to) {
+  for (int n = 0; n < round_up(tile.count, kRows); ++n, to += stride) {
     int k = 0;
-    if (n < count) {
-      for (; k + W <= d; k += W) store(to + k, load(rows[n] + k));
-      for (; k < d; ++k) to[k] = load_one(rows[n] + k);
+    if (n < tile.count) {
+      const T* row = pool + tile.rows[n];
+      for (; k + W <= d; k += W) store(to + k, load(row + k));
+      for (; k < d; ++k) to[k] = load_one(row + k);
     }
     for (; k < stride; ++k) to[k] = 0;
   }
@@ -327,11 +342,11 @@ void many_lanes(const Layer& layer, const Lanes& lanes, int first, int begin, in
   Panel<T, C> panel(layer, lanes, first, query, scores, output);
   for (int start = begin; start < end; start += kTile) {
     Tile<T> tile(layer, lanes, start, end);
-    widen(tile.keys, tile.count, layer.head_dim, stride, keys);
+    widen(tile, tile.keys, layer.head_dim, stride, keys);
     if (weights) {
       panel.weigh(start, tile.count, keys, lse, weights + (start - begin));
     } else {
-      widen(tile.values, tile.count, layer.head_dim, stride, values);
+      widen(tile, tile.values, layer.head_dim, stride, values);
       panel.attend(start, tile.count, keys, values);
     }
   }

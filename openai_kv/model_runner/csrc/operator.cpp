@@ -27,7 +27,7 @@ const Kernels& best_kernels() {
       __builtin_cpu_supports("avx512vl")) {
     return kernels_avx512;
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kernels_avx2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) return kernels_avx2;
 #endif
   return kernels_generic;
 }
