@@ -21,6 +21,7 @@ from openai_kv.server.context import ServerContext
 
 logger = logging.getLogger(__name__)
 FLUSH_SECONDS = 5
+LAST_STEP_SECONDS = 1
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -107,7 +108,7 @@ async def supervise(
             was_cut = await drain(context, signals)
         finally:
             await close(server, serving, signals)
-        await first_of(context.engine.stop(), signals.second.wait())
+        await stop(context.engine, signals)
     # uvicorn leaves the tasks it had to cancel in its list.
     return int(was_cut or bool(server.server_state.tasks))
 
@@ -136,13 +137,24 @@ async def close(server: Server, serving: "asyncio.Task[None]", signals: Signals)
     server.should_exit = True
     await first_of(wait_for(serving), signals.second.wait())
     if not serving.done():
-        await asyncio.wait({serving}, timeout=1)
+        await asyncio.wait({serving}, timeout=LAST_STEP_SECONDS)
         server.force_exit = True
     await serving
 
 
-async def wait_for(task: "asyncio.Task[None]") -> None:
-    await asyncio.wait({task})
+async def stop(engine: AsyncEngine, signals: Signals) -> None:
+    """End the engine thread after its step, or after loading; a second signal waits a moment only and leaves it."""
+    between_steps = asyncio.ensure_future(engine.call(lambda _: None))
+    await first_of(wait_for(between_steps), signals.second.wait())
+    await asyncio.wait({between_steps}, timeout=LAST_STEP_SECONDS)
+    if between_steps.done():
+        await engine.stop()
+    between_steps.cancel()
+    await asyncio.gather(between_steps, return_exceptions=True)
+
+
+async def wait_for(future: "asyncio.Future[None]") -> None:
+    await asyncio.wait({future})
 
 
 async def first_of(*waits: Coroutine[Any, Any, object], limit: float | None = None) -> None:

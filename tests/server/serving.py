@@ -113,6 +113,12 @@ class Site:
         """Wait until the engine thread stands before a held step."""
         assert await asyncio.to_thread(self.runner.entered.acquire, timeout=20)
 
+    async def active(self, count: int) -> None:
+        """Wait until `count` requests are in the engine's hands."""
+        async with asyncio.timeout(20):
+            while self.engine.num_active < count:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
     async def settle(self) -> None:
         """Everything has ended, and no block is referenced."""
         async with asyncio.timeout(20):
@@ -143,13 +149,13 @@ def make_context(
 
     limits = QueueLimits(tree.server.max_queue, tree.server.max_queued_tokens, tree.server.queue_timeout)
     engine = AsyncEngine(build, limits)
-    return ServerContext(
-        engine, lambda: known, tree, model_names, exporters, sampling_defaults=sampling_defaults or {}
-    )
+    return ServerContext(engine, lambda: known, tree, model_names, exporters, sampling_defaults=sampling_defaults or {})
 
 
 @asynccontextmanager
-async def site(shape: Shape = SHAPE, *, headers: Mapping[str, str] | None = None, **options: Any) -> AsyncIterator[Site]:
+async def site(
+    shape: Shape = SHAPE, *, headers: Mapping[str, str] | None = None, **options: Any
+) -> AsyncIterator[Site]:
     """In process, over ASGI."""
     runner, exporter = SteppedRunner(fake_runner(shape)), RecordingExporter()
     context = make_context(runner, shape, exporter=exporter, **options)
@@ -166,7 +172,9 @@ async def site(shape: Shape = SHAPE, *, headers: Mapping[str, str] | None = None
 
 
 @asynccontextmanager
-async def live_site(shape: Shape = SHAPE, **options: Any) -> AsyncIterator[tuple[Site, str]]:
+async def live_site(
+    shape: Shape = SHAPE, *, send_buffer: int | None = None, **options: Any
+) -> AsyncIterator[tuple[Site, str]]:
     """The same behind a real uvicorn on a free port of the loopback; also yields the base URL."""
     async with site(shape, **options) as running:
         config = uvicorn.Config(
@@ -174,6 +182,8 @@ async def live_site(shape: Shape = SHAPE, **options: Any) -> AsyncIterator[tuple
         )
         server = Server(config)
         listener = socket.create_server(("127.0.0.1", 0))
+        if send_buffer is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield running, f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -67,7 +68,7 @@ async def test_a_large_body_is_read_off_the_event_loop_and_too_large_a_one_is_re
 
 
 async def test_ten_megabytes_on_the_wire_with_and_without_a_length() -> None:
-    async def chunks():  # type: ignore[no-untyped-def]
+    async def chunks() -> AsyncIterator[bytes]:
         for _ in range(10):
             yield b"x" * 2**20
 
@@ -87,3 +88,4 @@ async def test_a_body_that_does_not_arrive() -> None:
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b'"code":"body_timeout"' in answer and b"connection: close" in answer
         writer.close()
+        await writer.wait_closed()

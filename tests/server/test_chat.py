@@ -1,7 +1,5 @@
-import httpx
-
 from tests.fakes import expected_output
-from tests.server.serving import CHAT, MESSAGES, SHAPE, check_error, events, site
+from tests.server.serving import MESSAGES, SHAPE, check_error, events, site
 from tests.tiny_tokenizer import tiny_tokenizer
 
 PROMPT = tiny_tokenizer().render_chat(MESSAGES)
@@ -159,15 +157,6 @@ async def test_prompt_longer_than_the_context() -> None:
         )
         check_error(await server.chat(max_tokens=512), 400, "context_length_exceeded", "messages")
         check_error(await server.chat(stream=True, max_tokens=512), 400, "context_length_exceeded", "messages")
-
-
-async def test_sampling_defaults_of_the_model_apply_where_the_request_says_nothing() -> None:
-    async def random_answer(server_defaults: dict[str, float]) -> httpx.Response:
-        async with site(sampling_defaults=server_defaults) as server:
-            body = {name: value for name, value in CHAT.items() if name != "temperature"}
-            return await server.post("/v1/chat/completions", {**body, "min_tokens": 3})
-
-    assert (await random_answer({"temperature": 0.0, "top_p": 0.5})).status_code == 200
 
 
 async def test_hints_and_salts_decide_what_is_shared() -> None:

@@ -43,8 +43,8 @@ async def test_keys() -> None:
         wrong = check_error(await get("/v1/models", headers={"authorization": "Bearer carol"}), 401, "invalid_api_key")
         assert wrong["message"] != error["message"] and "carol" not in wrong["message"]
         for authorization in ("Basic alice", "alice", "Bearer ", "Bearer alic\xe9"):
-            headers = {"authorization": authorization.encode("latin-1")}
-            check_error(await server.client.get("/v1/models", headers=headers), 401, "invalid_api_key")  # type: ignore[arg-type]
+            raw = [(b"authorization", authorization.encode("latin-1"))]
+            check_error(await server.client.get("/v1/models", headers=raw), 401, "invalid_api_key")
         for headers in (USER, ADMIN, {"authorization": "Bearer bob"}):
             assert (await get("/v1/models", headers=headers)).status_code == 200
         assert (await get("/health")).status_code == (await get("/ready")).status_code == 200
@@ -117,7 +117,7 @@ async def test_request_ids() -> None:
             assert response.headers["x-request-id"] == "my.id-1"
         for bad in ("a b", "x" * 129, "ü"):
             headers = [(b"x-request-id", bad.encode())]
-            response = await server.client.get("/health", headers=headers)  # type: ignore[arg-type]
+            response = await server.client.get("/health", headers=headers)
             assert response.headers["x-request-id"].startswith("req_")
             assert len(response.headers["x-request-id"]) == 36
 
@@ -155,5 +155,3 @@ async def test_prompts_and_keys_are_never_logged(caplog: pytest.LogCaptureFixtur
 async def test_an_open_server_warns(caplog: pytest.LogCaptureFixture) -> None:
     async with site(server__host="0.0.0.0"):
         assert "without any API key" in caplog.text
-
-

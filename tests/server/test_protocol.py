@@ -72,7 +72,12 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"audio": {}}, "unsupported_parameter", "audio", ""),
     ({"modalities": ["audio"]}, "unsupported_parameter", "modalities", ""),
     ({"prompt_cache_options": {"mode": "explicit"}}, "unsupported_parameter", "prompt_cache_options", ""),
-    ({"temprature": 1}, "unknown_parameter", "temprature", "Unknown parameter 'temprature'. Did you mean 'temperature'?"),
+    (
+        {"temprature": 1},
+        "unknown_parameter",
+        "temprature",
+        "Unknown parameter 'temprature'. Did you mean",
+    ),
     ({"max_new_tokens": 1}, "unknown_parameter", "max_new_tokens", "Did you mean 'max_tokens'?"),
     ({"guided_json": {}}, "unknown_parameter", "guided_json", "Did you mean 'response_format'?"),
     ({"zzz": None}, "unknown_parameter", "zzz", "Unknown parameter 'zzz'."),

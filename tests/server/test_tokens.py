@@ -1,3 +1,5 @@
+from typing import Any
+
 from tests.server.serving import MESSAGES, check_error, site
 from tests.tiny_tokenizer import tiny_tokenizer
 
@@ -28,7 +30,7 @@ async def test_messages_become_what_the_chat_route_prefills() -> None:
 async def test_refusals() -> None:
     combination = "invalid_parameter_combination"
     both = {"add_generation_prompt": True, "continue_final_message": True}
-    cases = [
+    cases: list[tuple[dict[str, Any], str, str]] = [
         ({}, combination, "prompt"),
         ({"prompt": "a", "messages": MESSAGES}, combination, "messages"),
         ({"prompt": "a", "add_generation_prompt": True}, combination, "add_generation_prompt"),
