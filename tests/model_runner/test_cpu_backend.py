@@ -1,9 +1,9 @@
 import dataclasses
-from pathlib import Path
 
 import pytest
 import torch
 
+from openai_kv.config import default_home
 from openai_kv.model_runner.attention.cpu import CpuBackend, load_cpu_backend
 from tests.model_runner.attention_cases import Case, Step, answer, make_step
 
@@ -31,8 +31,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @pytest.fixture(scope="session")
-def backend(pytestconfig: pytest.Config) -> CpuBackend:
-    return load_cpu_backend(Path(pytestconfig.cache.mkdir("operators")), print)
+def backend() -> CpuBackend:
+    return load_cpu_backend(default_home() / "operators", print)
 
 
 def run(backend: CpuBackend, step: Step, mass: torch.Tensor | None = None) -> torch.Tensor:
