@@ -22,9 +22,8 @@ from typing import Any
 
 import httpx
 
-WORDS = (
-    "time year people way day man thing woman life child world school state family student group country problem"
-).split()
+TEXT = "time year people way day man thing woman life child world school state family student group country problem"
+WORDS = TEXT.split()
 TIMEOUT = httpx.Timeout(600)
 
 

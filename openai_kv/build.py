@@ -1,0 +1,151 @@
+"""Builds the object graph from the settings and serves it; the one place that knows every layer."""
+
+import json
+import logging
+import platform
+import sys
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from openai_kv import __version__, model_store
+from openai_kv.cache.manager import KVCacheManager
+from openai_kv.cache.policy import EvictionPolicy
+from openai_kv.config import Settings
+from openai_kv.engine.admission import QueueLimits
+from openai_kv.engine.async_engine import AsyncEngine, OnStarted
+from openai_kv.engine.detokenizer import Detokenizer
+from openai_kv.engine.engine import Engine
+from openai_kv.engine.reporter import Reporter
+from openai_kv.exporting import ExporterGroup
+from openai_kv.metrics import ServerInfo
+from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
+from openai_kv.outputs import ModelInfo
+from openai_kv.plugins import PluginRegistry, load_plugins
+from openai_kv.scheduler import Scheduler, SchedulerLimits
+from openai_kv.server.context import ServerContext
+from openai_kv.server.run import run
+from openai_kv.tokenizer import Tokenizer
+
+SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBuilder:
+    """Loads model and tokenizer and connects everything up to the engine; called in the engine thread."""
+
+    settings: Settings
+    model_folder: Path
+    model_name: str
+    policy: EvictionPolicy
+    exporters: ExporterGroup
+    tokenizer: "Future[Tokenizer]" = field(default_factory=Future)
+
+    def __call__(self, on_started: OnStarted) -> Engine:
+        """Raises StartupError."""
+        tokenizer = Tokenizer.load(self.model_folder, trust_remote_code=self.settings.model.trust_remote_code)
+        runner = ModelRunner.load(self.model_folder, self.model_name, self._runner_settings())
+        manager = self._manager(runner)
+        detokenizer = Detokenizer(tokenizer)
+        scheduler = Scheduler(manager, self._limits(runner.info), detokenizer, on_started=on_started)
+        self.exporters.start(self._server_info(runner))
+        self.tokenizer.set_result(tokenizer)
+        return Engine(scheduler, runner, detokenizer, Reporter(detokenizer, self.exporters))
+
+    def _runner_settings(self) -> RunnerSettings:
+        model, cache, engine = self.settings.model, self.settings.cache, self.settings.engine
+        return RunnerSettings(
+            dtype=model.dtype,
+            device=model.device,
+            attention_backend=engine.attention_backend,
+            trust_remote_code=model.trust_remote_code,
+            block_size=cache.block_size,
+            num_blocks=cache.num_blocks or None,
+            kv_cache_memory=None if cache.kv_cache_memory == "auto" else cache.kv_cache_memory,
+            num_hidden_slots=cache.num_hidden_slots,
+            needs_attention=self.policy.needs_attention,
+            max_model_len=self.settings.server.max_model_len or None,
+            cache_dir=self.settings.home / "operators",
+        )
+
+    def _manager(self, runner: ModelRunner) -> KVCacheManager:
+        return KVCacheManager(
+            num_blocks=runner.kv_pool.num_blocks,
+            block_size=runner.kv_pool.block_size,
+            policy=self.policy,
+            num_hidden_slots=self.settings.cache.num_hidden_slots,
+            observer=self.exporters,
+        )
+
+    def _limits(self, info: ModelInfo) -> SchedulerLimits:
+        engine = self.settings.engine
+        return SchedulerLimits(
+            engine.max_num_seqs, engine.max_num_batched_tokens, info.max_model_len, info.eos_token_ids
+        )
+
+    def _server_info(self, runner: ModelRunner) -> ServerInfo:
+        info = runner.info
+        return ServerInfo(
+            model_name=self.model_name,
+            max_model_len=info.max_model_len,
+            block_size=runner.kv_pool.block_size,
+            num_blocks=runner.kv_pool.num_blocks,
+            cache_dtype=info.kv_cache_dtype,
+            backend=info.attention_backend,
+            policy=self.policy.name,
+            versions=versions(),
+        )
+
+
+def versions() -> dict[str, str]:
+    """What GET /version and the build_info metric tell."""
+    packages = {name: version(name) for name in ("torch", "transformers")}
+    return {"version": __version__, "python": platform.python_version(), **packages}
+
+
+def serve(settings: Settings) -> int:
+    """Fetch the model if need be and serve it until a signal; the exit code. Raises StartupError."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    registry = load_plugins(settings.cache.plugins_dir)
+    for problem in registry.problems:
+        logging.getLogger(__name__).warning("skipped %s", problem)
+    return run(build_context(settings, registry))
+
+
+def build_context(settings: Settings, registry: PluginRegistry) -> ServerContext:
+    """Everything the server is handed; the model is loaded later, by the engine thread. Raises StartupError."""
+    policy = registry.create_policy(settings.cache.eviction_policy, settings.plugins)
+    exporters = ExporterGroup(registry.create_exporters(settings.server.metrics_exporters, settings.plugins))
+    folder = model_store.resolve(settings.model.model, home=settings.home, progress=_say)
+    names = settings.server.served_model_names or (default_model_name(settings.model.model),)
+    builder = EngineBuilder(settings, folder, names[0], policy, exporters)
+    limits = QueueLimits(settings.server.max_queue, settings.server.max_queued_tokens, settings.server.queue_timeout)
+    active = {policy.name, *settings.server.metrics_exporters}
+    return ServerContext(
+        engine=AsyncEngine(builder, limits),
+        get_tokenizer=builder.tokenizer.result,
+        settings=settings,
+        model_names=names,
+        exporters=exporters,
+        plugins=registry.report(active, settings.plugins),
+        sampling_defaults=generation_defaults(folder) if settings.engine.use_generation_config else {},
+    )
+
+
+def default_model_name(model: str) -> str:
+    """Names and Hub ids as they are; of a path the last part, without `.gguf`."""
+    path = Path(model).expanduser()
+    return path.resolve().name.removesuffix(".gguf") if path.exists() else model
+
+
+def generation_defaults(folder: Path) -> Mapping[str, float]:
+    """The model's own sampling defaults, where it has any."""
+    file = folder / "generation_config.json"
+    given = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return {name: given[name] for name in SAMPLING_DEFAULTS if given.get(name) is not None}
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
