@@ -1,8 +1,10 @@
 """What the server is handed: the whole outside world of the HTTP layer in one frozen object."""
 
+import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
@@ -16,9 +18,26 @@ from openai_kv.tokenizer import Tokenizer
 
 @dataclass(slots=True)
 class Lifecycle:
-    """Set once, by the first signal: from then on no new work is taken. Times of `time.monotonic`."""
+    """From the first signal (`drain_deadline`, of `time.monotonic`) no new work is taken; `idle`: no call works."""
 
     drain_deadline: float | None = None
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _calls: int = 0
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    @contextmanager
+    def working(self) -> Generator[None, None, None]:
+        """Around a call that a drain has to wait for."""
+        self._calls += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self.idle.set()
 
     def refusal(self) -> UnavailableError | None:
         """The error for new work while draining; `retry_after` is what is left of the grace, 1 to 60 s."""

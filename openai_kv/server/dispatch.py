@@ -55,9 +55,10 @@ class Resource:
         if call.exchange.method != "POST":
             await endpoint.handler(call)
             return
-        check_content_type(call.headers)
-        call.body = await read_body(call.receive, self.context.settings.server)
-        await watch_over(call, endpoint.handler)
+        with self.context.lifecycle.working():
+            check_content_type(call.headers)
+            call.body = await read_body(call.receive, self.context.settings.server)
+            await watch_over(call, endpoint.handler)
 
     def admit(self, call: Call) -> Endpoint:
         """Key, path, method, admin, draining: in this order. Raises the error of the first that fails."""

@@ -15,6 +15,7 @@ from openai_kv.metrics import HttpStats
 logger = logging.getLogger(__name__)
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+POLLED = frozenset({"/health", "/ready", "/metrics"})
 CLIENT_LEFT = 499
 
 
@@ -64,7 +65,8 @@ class ExchangeMiddleware:
 
     def report(self, exchange: Exchange) -> None:
         stats = exchange.stats()
-        logger.info(
+        logger.log(
+            logging.DEBUG if stats.route in POLLED else logging.INFO,
             "%s %s %s %d %.1f ms key=%s",
             exchange.request_id,
             stats.method,

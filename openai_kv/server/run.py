@@ -6,11 +6,14 @@ Stock uvicorn closes the port at the first signal and cuts what runs; here a sig
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import uvicorn
 
@@ -23,6 +26,12 @@ logger = logging.getLogger(__name__)
 FLUSH_SECONDS = 5
 LAST_STEP_SECONDS = 1
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    exit_code: int
+    engine_stopped: bool
 
 
 class Server(uvicorn.Server):
@@ -76,7 +85,17 @@ def run(context: ServerContext, announce: Callable[[str], None] = logger.info) -
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
     announce(f"listening on http://{host}:{address[1]}")
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        return runner.run(supervise(context, Server(config), listener, announce))
+        end = runner.run(supervise(context, Server(config), listener, announce))
+    if not end.engine_stopped:
+        leave_at_once(end.exit_code)
+    return end.exit_code
+
+
+def leave_at_once(exit_code: int) -> NoReturn:
+    """The engine thread is still in native code, which an orderly exit of the interpreter would crash."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(exit_code)
 
 
 def listen(context: ServerContext) -> socket.socket:
@@ -94,7 +113,7 @@ def listen(context: ServerContext) -> socket.socket:
 
 async def supervise(
     context: ServerContext, server: Server, listener: socket.socket, announce: Callable[[str], None]
-) -> int:
+) -> End:
     signals = Signals()
     with signals.installed():
         context.engine.start()
@@ -108,27 +127,28 @@ async def supervise(
             was_cut = await drain(context, signals)
         finally:
             await close(server, serving, signals)
-        await stop(context.engine, signals)
-    # uvicorn leaves the tasks it had to cancel in its list.
-    return int(was_cut or bool(server.server_state.tasks))
+        # uvicorn leaves the tasks it had to cancel in its list.
+        exit_code = int(was_cut or bool(server.server_state.tasks))
+        return End(exit_code, await stop(context.engine, signals))
 
 
 def check_loaded(engine: AsyncEngine) -> None:
     if engine.state is not EngineState.DEAD:
         return
-    if isinstance(engine.failure, StartupError):
-        raise engine.failure
-    reason = f"{type(engine.failure).__name__}: {engine.failure}".splitlines()[0]
-    raise ModelLoadError(f"the model can't be loaded: {reason}") from engine.failure
+    failure = engine.failure
+    line = " ".join(str(failure).split())
+    if isinstance(failure, StartupError):
+        raise type(failure)(line) from failure
+    raise ModelLoadError(f"the model can't be loaded: {type(failure).__name__}: {line}") from failure
 
 
 async def drain(context: ServerContext, signals: Signals) -> bool:
     """No new work; what was accepted may go on for `drain_timeout` or until a second signal. True: some was cut."""
     grace = context.settings.server.drain_timeout
     context.lifecycle.drain_deadline = time.monotonic() + grace
-    context.engine.drain()
     logger.info("draining for up to %g s", grace)
-    await first_of(context.engine.join_idle(), signals.second.wait(), limit=grace)
+    await first_of(context.lifecycle.idle.wait(), signals.second.wait(), limit=grace)
+    context.engine.drain()
     return context.engine.cut() > 0
 
 
@@ -142,15 +162,17 @@ async def close(server: Server, serving: "asyncio.Task[None]", signals: Signals)
     await serving
 
 
-async def stop(engine: AsyncEngine, signals: Signals) -> None:
-    """End the engine thread after its step, or after loading; a second signal waits a moment only and leaves it."""
+async def stop(engine: AsyncEngine, signals: Signals) -> bool:
+    """End the engine thread after its step, or after loading; after a second signal wait for a moment only."""
     between_steps = asyncio.ensure_future(engine.call(lambda _: None))
     await first_of(wait_for(between_steps), signals.second.wait())
     await asyncio.wait({between_steps}, timeout=LAST_STEP_SECONDS)
-    if between_steps.done():
+    stopped = between_steps.done()
+    if stopped:
         await engine.stop()
     between_steps.cancel()
     await asyncio.gather(between_steps, return_exceptions=True)
+    return stopped
 
 
 async def wait_for(future: "asyncio.Future[None]") -> None:

@@ -89,3 +89,16 @@ async def test_a_body_that_does_not_arrive() -> None:
         assert b'"code":"body_timeout"' in answer and b"connection: close" in answer
         writer.close()
         await writer.wait_closed()
+
+
+async def test_a_client_that_leaves_before_its_body_arrived() -> None:
+    async with live_site() as (server, url):
+        host, port = url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        await server.exporter.until(lambda: len(server.exporter.http) == 1)
+        assert server.exporter.http[0].status == 499
+        assert server.exporter.aborts == []

@@ -136,11 +136,11 @@ def failing_context(error: Exception) -> ServerContext:
     return context
 
 
-@pytest.mark.parametrize("error", [ModelLoadError("no such model"), ValueError("bad\nweights")])
+@pytest.mark.parametrize("error", [ModelLoadError("no such\nmodel"), ValueError("bad\nweights")])
 def test_a_model_that_can_not_be_loaded_stops_the_start_in_one_line(error: Exception) -> None:
     with pytest.raises(ModelLoadError) as caught:
         run(failing_context(error))
-    assert str(caught.value) in ("no such model", "the model can't be loaded: ValueError: bad")
+    assert str(caught.value) in ("no such model", "the model can't be loaded: ValueError: bad weights")
 
 
 def test_an_address_in_use_stops_the_start_in_one_line() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -155,11 +156,13 @@ async def test_waiting_requests_go_on_while_the_server_drains() -> None:
         await server.step_entered()
         waiting = asyncio.create_task(client.post("/v1/chat/completions", json={**CHAT, "stream": True}))
         await server.active(2)
-        server.engine.drain()
+        server.context.lifecycle.drain_deadline = time.monotonic() + 30
+        check_error(await client.post("/v1/chat/completions", json=CHAT), 503, "draining")
+        assert not server.context.lifecycle.idle.is_set()
         server.runner.release()
         assert (await running).status_code == 200
         assert (await waiting).text.endswith("data: [DONE]\n\n")
-        check_error(await client.post("/v1/chat/completions", json=CHAT), 503, "draining")
+        await server.context.lifecycle.idle.wait()
         await server.settle()
 
 
