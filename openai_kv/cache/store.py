@@ -94,7 +94,7 @@ class BlockStore:
         if new:
             self._describe(block, info)
         for shorter in self.tree.superseded(block):
-            if shorter.ref_count == shorter.pin_count == 0:  # nobody would ever hit it again
+            if not shorter.pin_count:  # nobody would ever hit it again
                 self._merge(shorter, block)
         return block
 

@@ -65,6 +65,8 @@ def test_a_whole_block_is_shared_and_the_tail_copied() -> None:
     table = cache.block_ids("b")
     assert copies == (BlockCopy(source[1], table[1], 3),)
     assert (table[0], len(set(table) & set(source))) == (source[0], 1)
+    blocks = cache.store.pool.blocks
+    assert [(blocks[at].ref_count, blocks[at].hit_count) for at in source] == [(2, 1), (1, 1), (1, 0)]
 
 
 def test_an_exact_hit_takes_all_tokens_and_the_hidden_slot() -> None:
@@ -201,6 +203,64 @@ def test_written_tokens_are_prompt_tokens_newly_stored_once() -> None:
     assert cache.cache_write_tokens("b") == 2
     cache.finish(RequestInfo("a", 10))
     assert cache.cache_write_tokens("a") == 0
+
+
+def test_what_another_request_stored_first_is_not_written_by_us() -> None:
+    cache = Cache()
+    cache.start("a", range(8))
+    cache.start("b", [*range(4), *range(50, 54)])
+    for name, text in (("a", range(8)), ("b", [*range(4), *range(50, 54)])):
+        cache.cache_blocks(name, text, with_tail=False)
+    assert (cache.cache_write_tokens("a"), cache.cache_write_tokens("b")) == (8, 4)
+
+
+def test_an_exact_hit_that_is_taken_keeps_its_entry_young() -> None:
+    cache = Cache()
+    for first in range(4):
+        cache.run(f"a{first}", [first, 9], exact=True)
+    assert cache.run("again", [0, 9]).kind is HitKind.EXACT
+    cache.run("new", [7, 9], exact=True)
+    kinds = [cache.lookup([first, 9], RequestInfo("?", 2)).kind for first in (0, 1, 2, 3, 7)]
+    assert kinds == [HitKind.EXACT, HitKind.PARTIAL, HitKind.EXACT, HitKind.EXACT, HitKind.EXACT]
+
+
+@pytest.mark.parametrize("length", [8, 10])
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_prompt_that_is_not_in_the_tree_is_not_stored_as_exact(length: int, reset: bool) -> None:
+    cache = Cache()
+    cache.start("a", range(length))
+    slot = cache.reserve_hidden_slot(range(length), RequestInfo("a", length))
+    assert slot is not None
+    if reset:
+        cache.cache_blocks("a", range(length), with_tail=True)
+        cache.reset()
+    cache.store_exact("a", range(length), slot)
+    cache.check_integrity()
+    assert (cache.stats().exact_entries, len(cache.store.exact.free_slots)) == (0, 4)
+
+
+def test_a_running_requests_tail_gives_way_to_a_longer_one_and_comes_back() -> None:
+    cache = Cache()
+    cache.start("a", range(6))
+    cache.cache_blocks("a", range(6), with_tail=True)
+    cache.run("b", [*range(6), 60])
+    assert cache.stats().referenced == 2
+    assert cache.allocate_slots("a", 7)
+    cache.cache_blocks("a", [*range(6), 70], with_tail=True)
+    cache.free("a")
+    cache.check_integrity()
+    assert cache.lookup([*range(6), 70, 71], RequestInfo("c", 8)).num_tokens == 7
+    assert cache.stats().cached == 3
+
+
+def test_a_pinned_tail_does_not_give_way() -> None:
+    cache = Cache()
+    cache.run("a", range(6))
+    tail = cache.lookup([*range(6), 9], RequestInfo("?", 7)).tail
+    assert tail is not None
+    cache.store.pin(tail)
+    cache.run("b", [*range(6), 60])
+    assert (tail.token_ids, cache.stats().cached) == ((4, 5), 3)
 
 
 def test_coming_back_from_preemption_counts_nothing() -> None:
