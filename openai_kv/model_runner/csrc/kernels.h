@@ -9,7 +9,8 @@ constexpr int kTile = 64;      // context positions handled at a time
 constexpr int kMaxLanes = 64;  // query vectors in one piece of work
 constexpr int kTypes = 3;      // element types: 0 float32, 1 bfloat16, 2 float16
 
-// What all pieces of work of one layer share. Strides in elements; the pool is (blocks, kv_heads, block_size, head_dim).
+// What all pieces of work of one layer share. Strides in elements; the pool is contiguous,
+// (num_blocks, kv_heads, block_size, head_dim).
 struct Layer {
   const void* query;
   int64_t query_row, query_head;
@@ -59,7 +60,8 @@ struct Kernels {
   // Merges partials that lie one after another, writes out [rows, heads, head_dim] and, unless null, lse [rows, heads].
   void (*finish[kTypes])(const Layer&, const Lanes&, float* partials, int count, void* out, float* lse);
   // Adds the softmax weight of all lanes to weights[0 .. end - begin).
-  void (*weigh[kTypes])(const Layer&, const Lanes&, int begin, int end, const float* lse, float* weights, float* scratch);
+  void (*weigh[kTypes])(const Layer&, const Lanes&, int begin, int end, const float* lse, float* weights,
+                        float* scratch);
 };
 
 extern const Kernels kernels_generic;

@@ -83,7 +83,7 @@ inline void store_one(bf16* p, float x) {
   p->bits = x != x ? 0x7fc0 : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// The same; adding 0.5 * 2^e aligns a subnormal result's last bit with the float's (F. Giesen, float_to_half_fast3_rtne).
+// The same; adding 0.5 aligns a subnormal result's last bit with the float's (F. Giesen, float_to_half_fast3_rtne).
 inline void store_one(f16* p, float x) {
   uint32_t bits = as<uint32_t>(x) & 0x7fffffff, sign = as<uint32_t>(x) >> 16 & 0x8000, half;
   if (bits >= 0x47800000) {

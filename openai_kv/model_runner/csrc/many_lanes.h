@@ -1,0 +1,171 @@
+// Many query vectors (prefill): one per vector element, K and V elements are broadcast. Lanes come in panels of C
+// vectors; per panel query [head_dim][C * W], scores [kTile][C * W], output [head_dim][C * W].
+#pragma once
+
+#include "tile.h"
+
+namespace openai_kv {
+namespace {
+
+// c[i] = decay * c[i] + sum over k of a[i * row + k * column] * b[k]; no decay: c starts at 0.
+// rows: a multiple of kRows.
+template <int C>
+void multiply(int rows, int depth, const float* a, int row, int column, const float* b, float* c, const vec* decay) {
+  for (int i = 0; i < rows; i += kRows) {
+    vec sums[kRows][C] = {};
+    if (decay) {
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < C; ++v) sums[r][v] = load(c + ((i + r) * C + v) * W) * decay[v];
+      }
+    }
+    for (int k = 0; k < depth; ++k) {
+      vec x[C];
+      for (int v = 0; v < C; ++v) x[v] = load(b + (k * C + v) * W);
+      for (int r = 0; r < kRows; ++r) {
+        vec y = splat(a[(i + r) * row + k * column]);
+        for (int v = 0; v < C; ++v) sums[r][v] += x[v] * y;
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < C; ++v) store(c + ((i + r) * C + v) * W, sums[r][v]);
+    }
+  }
+}
+
+// Rows of a tile as floats [count][stride], what lies beyond set to 0.
+template <class T>
+void widen(const Tile<T>& tile, const T* pool, int d, int stride, float* to) {
+  for (int n = 0; n < round_up(tile.count, kRows); ++n, to += stride) {
+    int k = 0;
+    if (n < tile.count) {
+      const T* row = pool + tile.rows[n];
+      for (; k + W <= d; k += W) store(to + k, load(row + k));
+      for (; k < d; ++k) to[k] = load_one(row + k);
+    }
+    for (; k < stride; ++k) to[k] = 0;
+  }
+}
+
+template <class T, int C>
+struct Panel {
+  const Layer& layer;
+  const Lanes& lanes;
+  const int first, count, d, stride;
+  float *query, *scores, *output;
+  ivec from[C], to[C];  // each lane's Span
+  vec max[C], sum[C];
+
+  Panel(const Layer& layer, const Lanes& lanes, int first, float* query, float* scores, float* output)
+      : layer(layer), lanes(lanes), first(first), count(min(lanes.lanes - first, C * W)), d(layer.head_dim),
+        stride(round_up(d, kRows)), query(query), scores(scores), output(output) {
+    for (int l = 0; l < C * W; ++l) {
+      int lane = first + min(l, count - 1);  // the last lane again where there are none left
+      const T* q = query_at<T>(layer, lanes, lane);
+      for (int k = 0; k < d; ++k) query[k * C * W + l] = load_one(q + k) * layer.scale;
+      Span span(layer, lanes, lane);
+      from[l / W][l % W] = span.first;
+      to[l / W][l % W] = span.last;
+    }
+    for (int v = 0; v < C; ++v) max[v] = splat(kLowest), sum[v] = vec{};
+    memset(output, 0, sizeof(float) * stride * C * W);
+  }
+
+  void score(int begin, int tokens, const float* keys) {
+    multiply<C>(round_up(tokens, kRows), d, keys, stride, 1, query, scores, nullptr);
+    if (layer.softcap != 0) {
+      for (int i = 0; i < tokens * C * W; i += W) store(scores + i, soft_cap(load(scores + i), layer.softcap));
+    }
+    if (Span(layer, lanes, first).last < begin + tokens - 1 || Span(layer, lanes, first + count - 1).first > begin) {
+      for (int i = 0; i < tokens * C; ++i) {
+        ivec position = ivec{} + (begin + i / C);
+        vec s = load(scores + i * W);
+        store(scores + i * W, (position >= from[i % C]) & (position <= to[i % C]) ? s : splat(kMasked));
+      }
+    }
+  }
+
+  void attend(int begin, int tokens, const float* keys, const float* values) {
+    score(begin, tokens, keys);
+    vec top[C], decay[C], total[C];
+    for (int v = 0; v < C; ++v) top[v] = max[v], total[v] = vec{};
+    for (int n = 0; n < tokens; ++n) {
+      for (int v = 0; v < C; ++v) top[v] = openai_kv::max(top[v], load(scores + (n * C + v) * W));
+    }
+    for (int n = 0; n < tokens; ++n) {
+      for (int v = 0; v < C; ++v) {
+        vec weight = exp(load(scores + (n * C + v) * W) - top[v]);
+        store(scores + (n * C + v) * W, weight);
+        total[v] += weight;
+      }
+    }
+    for (int v = 0; v < C; ++v) {
+      decay[v] = exp(max[v] - top[v]);
+      max[v] = top[v];
+      sum[v] = sum[v] * decay[v] + total[v];
+    }
+    multiply<C>(stride, tokens, values, 1, stride, scores, output, decay);
+  }
+
+  void save(Partial out) {
+    for (int l = 0; l < count; ++l) {
+      for (int k = 0; k < d; ++k) out.output[int64_t(first + l) * d + k] = output[k * C * W + l];
+      out.max[first + l] = max[l / W][l % W];
+      out.sum[first + l] = sum[l / W][l % W];
+    }
+  }
+
+  void weigh(int begin, int tokens, const float* keys, const float* lse, float* weights) {
+    score(begin, tokens, keys);
+    int heads = layer.kv_heads * layer.group;
+    vec total[C] = {};
+    for (int l = 0; l < C * W; ++l) {
+      int lane = first + min(l, count - 1);
+      float known = lse[(lanes.first_row + lanes.row(lane, layer.group)) * heads + lanes.head(lane, layer.group)];
+      total[l / W][l % W] = l < count ? known : -kMasked;  // no weight where there is no lane
+    }
+    for (int n = 0; n < tokens; ++n) {
+      vec weight = {};
+      for (int v = 0; v < C; ++v) weight += exp(load(scores + (n * C + v) * W) - total[v]);
+      for (int i = 0; i < W; ++i) weights[n] += weight[i];
+    }
+  }
+};
+
+template <class T, int C>
+void many_lanes(const Layer& layer, const Lanes& lanes, int first, int begin, int end, Partial out, const float* lse,
+                float* weights, float* scratch) {
+  int stride = round_up(layer.head_dim, kRows), width = C * W;
+  float *keys = scratch, *values = keys + kTile * stride, *query = values + kTile * stride;
+  float *output = query + layer.head_dim * width, *scores = output + stride * width;
+  Panel<T, C> panel(layer, lanes, first, query, scores, output);
+  for (int start = begin; start < end; start += kTile) {
+    Tile<T> tile(layer, lanes, start, end);
+    widen(tile, tile.keys, layer.head_dim, stride, keys);
+    if (weights) {
+      panel.weigh(start, tile.count, keys, lse, weights + (start - begin));
+    } else {
+      widen(tile, tile.values, layer.head_dim, stride, values);
+      panel.attend(start, tile.count, keys, values);
+    }
+  }
+  if (!weights) panel.save(out);
+}
+
+template <class T>
+void many(const Layer& layer, const Lanes& lanes, int begin, int end, Partial out, const float* lse, float* weights,
+          float* scratch) {
+  for (int l = 0; l < lanes.lanes;) {
+    if (lanes.lanes - l > W && kColumns > 1) {
+      int columns = lanes.lanes - l > 2 * W ? kColumns : 2;
+      auto run = columns == 2 ? many_lanes<T, 2> : many_lanes<T, kColumns>;
+      run(layer, lanes, l, begin, end, out, lse, weights, scratch);
+      l += columns * W;
+    } else {
+      many_lanes<T, 1>(layer, lanes, l, begin, end, out, lse, weights, scratch);
+      l += W;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace openai_kv

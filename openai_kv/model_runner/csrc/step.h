@@ -1,0 +1,119 @@
+// What a call of the operator was given, checked, and the writing of its rows to the pool.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels.h"
+
+namespace openai_kv {
+
+using at::Tensor;
+
+inline int type_of(const Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat: return 0;
+    case at::kBFloat16: return 1;
+    case at::kHalf: return 2;
+    default: TORCH_CHECK(false, "paged_attention: float32, bfloat16 or float16, not ", tensor.scalar_type());
+  }
+}
+
+struct Step {
+  Layer layer{};
+  int type = 0;
+  int64_t rows, requests, num_blocks;
+  const int32_t *block_tables, *query_starts, *context_lens;
+  int64_t max_blocks;
+
+  Lanes lanes(int64_t request, int kv_head, int lane, int lanes) const {
+    int rows = query_starts[request + 1] - query_starts[request];
+    return {block_tables + request * max_blocks, query_starts[request], context_lens[request] - rows, kv_head, lane,
+            lanes};
+  }
+  int lanes_of(int64_t request) const { return (query_starts[request + 1] - query_starts[request]) * layer.group; }
+  // The first tile and the end of the context that these lanes see.
+  int first_seen(const Lanes& l) const {
+    int position = l.first_position + l.row(0, layer.group);
+    return layer.window ? std::max(0, position - layer.window + 1) / kTile * kTile : 0;
+  }
+  int end_seen(const Lanes& l) const { return l.first_position + l.row(l.lanes - 1, layer.group) + 1; }
+};
+
+inline void check_tables(const Step& step, const Tensor& slot_mapping) {
+  int64_t row = 0;
+  for (int64_t r = 0; r < step.requests; ++r) {
+    int64_t context = step.context_lens[r], rows = step.query_starts[r + 1] - step.query_starts[r];
+    TORCH_CHECK(step.query_starts[r] == row && rows > 0 && rows <= context, "paged_attention: bad rows of request ", r);
+    row += rows;
+    int64_t blocks = (context + step.layer.block_size - 1) / step.layer.block_size;
+    TORCH_CHECK(blocks <= step.max_blocks, "paged_attention: block table too short for request ", r);
+    for (int64_t i = 0; i < blocks; ++i) {
+      int32_t block = step.block_tables[r * step.max_blocks + i];
+      TORCH_CHECK(block >= 0 && block < step.num_blocks, "paged_attention: no block ", block);
+    }
+  }
+  TORCH_CHECK(row == step.rows, "paged_attention: ", step.rows, " rows, but ", row, " in query_starts");
+  TORCH_CHECK(slot_mapping.numel() == step.rows && slot_mapping.is_contiguous(), "paged_attention: one slot per row");
+  const int64_t* slots = slot_mapping.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < step.rows; ++i) {
+    bool is_there = slots[i] >= 0 && slots[i] < step.num_blocks * step.layer.block_size;
+    TORCH_CHECK(is_there, "paged_attention: no slot ", slots[i]);
+  }
+}
+
+inline void write_rows(const Step& step, const Tensor& from, const Tensor& pool, const Tensor& slot_mapping) {
+  int64_t size = pool.element_size(), block_size = step.layer.block_size, heads = step.layer.kv_heads;
+  int64_t bytes = step.layer.head_dim * size;
+  const char* source = static_cast<const char*>(from.const_data_ptr());
+  char* target = static_cast<char*>(pool.data_ptr());
+  const int64_t* slots = slot_mapping.const_data_ptr<int64_t>();
+  at::parallel_for(0, step.rows, 64, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      int64_t block = slots[row] / block_size, slot = slots[row] % block_size;
+      for (int64_t head = 0; head < heads; ++head) {
+        std::memcpy(target + ((block * heads + head) * block_size + slot) * bytes,
+                    source + (row * from.stride(0) + head * from.stride(1)) * size, bytes);
+      }
+    }
+  });
+}
+
+inline Step make_step(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& key_pool,
+                      const Tensor& value_pool, const Tensor& block_tables, const Tensor& query_starts,
+                      const Tensor& context_lens) {
+  TORCH_CHECK(query.dim() == 3 && key.dim() == 3 && key_pool.dim() == 4, "paged_attention: wrong number of dimensions");
+  TORCH_CHECK(key.sizes() == value.sizes() && key_pool.sizes() == value_pool.sizes(),
+              "paged_attention: keys and values differ in shape");
+  int64_t rows = query.size(0), d = query.size(2), kv_heads = key_pool.size(1);
+  TORCH_CHECK(key.size(0) == rows && key.size(1) == kv_heads && key.size(2) == d && key_pool.size(3) == d &&
+                  query.size(1) % kv_heads == 0,
+              "paged_attention: query ", query.sizes(), ", key ", key.sizes(), " and pool ", key_pool.sizes(),
+              " do not fit together");
+  for (const Tensor* tensor : {&key, &value, &key_pool, &value_pool}) {
+    TORCH_CHECK(tensor->scalar_type() == query.scalar_type(), "paged_attention: the pool and the rows differ in dtype");
+  }
+  for (const Tensor* tensor : {&key_pool, &value_pool, &block_tables, &query_starts, &context_lens}) {
+    TORCH_CHECK(tensor->is_contiguous(), "paged_attention: the pool and the tables must be contiguous");
+  }
+  TORCH_CHECK(query_starts.numel() == block_tables.size(0) + 1 && context_lens.numel() == block_tables.size(0),
+              "paged_attention: as many contexts as block tables, and one query start more");
+  Step step;
+  step.layer = {query.const_data_ptr(), query.stride(0), query.stride(1), key_pool.const_data_ptr(),
+                value_pool.const_data_ptr(), int(kv_heads), int(key_pool.size(2)), int(d),
+                int(query.size(1) / kv_heads), 0, 0, 0, nullptr};
+  step.type = type_of(query);
+  step.rows = rows;
+  step.requests = block_tables.size(0);
+  step.num_blocks = key_pool.size(0);
+  step.max_blocks = block_tables.size(1);
+  step.block_tables = block_tables.const_data_ptr<int32_t>();
+  step.query_starts = query_starts.const_data_ptr<int32_t>();
+  step.context_lens = context_lens.const_data_ptr<int32_t>();
+  return step;
+}
+
+}  // namespace openai_kv
