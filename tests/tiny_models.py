@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import (
@@ -71,19 +71,17 @@ def tiny_config(family: str) -> PreTrainedConfig:
     return _CONFIGS[family]()
 
 
-def tiny_model(family: str) -> PreTrainedModel:
-    """The same weights at every call, eager attention, in float32."""
-    return build(tiny_config(family))
+def tiny_model(family: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The same weights at every call, eager attention."""
+    return build(tiny_config(family), dtype)
 
 
-def build(config: PreTrainedConfig) -> PreTrainedModel:
+def build(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation="eager"
-        )
-    model.eval()
-    return model
+        model: Any = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    model.eval().to(dtype)
+    return cast(PreTrainedModel, model)
 
 
 def save_tiny_model(family: str, folder: Path) -> Path:

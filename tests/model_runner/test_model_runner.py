@@ -1,0 +1,142 @@
+"""What a step does besides the forward pass: copies, hidden slots, exact hits, accounting."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from openai_kv.errors import ConfigError
+from openai_kv.model_runner.model_runner import RunnerSettings
+from openai_kv.outputs import BlockCopy, ScheduledRequest
+from tests.model_runner.driver import GREEDY, Driver, Stream, paged_runner, random_prompt
+from tests.tiny_models import build, tiny_config, tiny_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@contextmanager
+def layer_calls(driver: Driver) -> Iterator[list[int]]:
+    """Rows of each call of the model's first layer."""
+    calls: list[int] = []
+    layer = driver.runner.model.decoder.get_submodule("layers.0")
+    handle = layer.register_forward_hook(lambda module, arguments, output: calls.append(arguments[0].shape[1]))
+    yield calls
+    handle.remove()
+
+
+def hit(request_id: str, stream: Stream, slot: int) -> ScheduledRequest:
+    return ScheduledRequest(
+        request_id, (), len(stream.prompt), stream.block_ids, True, GREEDY, 0, stream.prompt, (), hidden_slot=slot
+    )
+
+
+def test_an_exact_hit_runs_no_layer_and_says_the_same() -> None:
+    driver = Driver("gemma2")
+    stream = driver.stream("a", random_prompt(0, 21))
+    with layer_calls(driver) as calls:
+        first = driver.execute(replace(stream.take(), store_slot=3))
+        again = driver.execute(hit("b", stream, 3))
+    assert calls == [21]
+    assert again.sampled_token_ids["b"] == first.sampled_token_ids["a"]
+    assert again.attention_read_bytes == 0
+
+
+def test_slots_are_read_before_they_are_written() -> None:
+    driver = Driver("llama")
+    one, two = (driver.stream(name, random_prompt(seed, 12)) for seed, name in enumerate("ab"))
+    first = driver.execute(replace(one.take(), store_slot=0)).sampled_token_ids["a"]
+    both = driver.execute(replace(two.take(), store_slot=0), hit("c", one, 0)).sampled_token_ids
+    assert both["c"] == first
+    assert driver.execute(hit("d", two, 0)).sampled_token_ids["d"] == both["b"]
+    assert both["b"] != first
+
+
+def test_the_state_of_the_last_row_is_stored() -> None:
+    driver = Driver("llama")
+    stream = driver.stream("a", random_prompt(0, 12))
+    driver.execute(stream.take(5))
+    driver.execute(replace(stream.take(), store_slot=1))
+    with torch.inference_mode():
+        output = tiny_model("llama").model(torch.tensor([stream.prompt])).last_hidden_state[0, -1]
+    torch.testing.assert_close(driver.runner.hidden_slots.read([1])[0], output, atol=1e-5, rtol=1e-5)
+
+
+def test_only_requests_at_their_end_sample() -> None:
+    driver = Driver("llama")
+    one, two = (driver.stream(name, random_prompt(seed, 12)) for seed, name in enumerate("ab"))
+    assert driver.step((one, 5)).sampled_token_ids == {}
+    assert set(driver.step((one, 6), (two, None)).sampled_token_ids) == {"b"}
+
+
+def test_a_copied_prefix_counts_like_a_computed_one() -> None:
+    prompt = random_prompt(0, 24)
+    driver = Driver("llama", block_size=16)
+    original = driver.stream("a", prompt)
+    driver.step((original, None))
+    twin = driver.stream("b", [*prompt[:22], 9, 8])
+    twin.block_ids[0], twin.computed = original.block_ids[0], 22
+    copies = (BlockCopy(original.block_ids[1], twin.block_ids[1], 6),)
+    copied = driver.execute(twin.take(), copies=copies).sampled_token_ids["b"]
+    cold = driver.stream("c", twin.prompt)
+    driver.step((cold, None))
+    assert copied == cold.output[0]
+
+
+def test_attention_read_bytes_are_of_all_contexts() -> None:
+    driver = Driver("llama", block_size=16)
+    per_token = driver.runner.info.block_bytes // 16
+    assert per_token == 2 * 2 * 2 * 16 * 4  # layers, K and V, heads, head_dim, bytes
+    one, two = (driver.stream(name, random_prompt(seed, 12)) for seed, name in enumerate("ab"))
+    assert driver.step((one, None)).attention_read_bytes == 12 * per_token
+    assert driver.step((one, None), (two, 7)).attention_read_bytes == (13 + 7) * per_token
+
+
+def test_an_empty_step_is_fine() -> None:
+    assert Driver("llama").execute().sampled_token_ids == {}
+
+
+def test_info() -> None:
+    info = Driver("gemma3").runner.info
+    assert (info.name, info.architecture, info.attention_backend) == ("tiny", "Gemma3ForCausalLM", "sdpa")
+    assert (info.num_layers, info.vocab_size, info.hidden_size, info.max_model_len) == (2, 211, 64, 512)
+    assert (info.dtype, info.kv_cache_dtype, info.eos_token_ids) == ("float32", "float32", frozenset({1}))
+
+
+def test_max_model_len_can_only_be_lowered() -> None:
+    assert Driver("llama", max_model_len=100).runner.info.max_model_len == 100
+    assert Driver("llama", max_model_len=10_000).runner.info.max_model_len == 512
+
+
+def test_the_pool_is_sized_by_memory() -> None:
+    settings = RunnerSettings(block_size=8, kv_cache_memory=10 * 8 * 512 + 1)
+    assert paged_runner(tiny_model("llama"), settings).kv_pool.num_blocks == 10
+    with pytest.raises(ConfigError, match="not even one block"):
+        paged_runner(tiny_model("llama"), replace(settings, kv_cache_memory=100))
+
+
+def test_the_fingerprint_is_of_weights_and_dtype() -> None:
+    settings = RunnerSettings(num_blocks=4)
+    first = paged_runner(tiny_model("llama"), settings).info.fingerprint
+    other = build(tiny_config("llama"))
+    with torch.no_grad():
+        next(other.parameters())[0, 0] += 1
+    assert len(first) == 13 and first.startswith("fp_")
+    assert paged_runner(tiny_model("llama"), settings).info.fingerprint == first
+    assert paged_runner(other, settings).info.fingerprint != first
+    assert paged_runner(tiny_model("llama", torch.bfloat16), settings).info.fingerprint != first
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_follows_the_models_own_forward(dtype: torch.dtype) -> None:
+    """At every step the drawn token is, in the eager model of the same type, as good as the best one."""
+    driver = Driver(tiny_model("llama", dtype))
+    assert driver.runner.info.dtype == str(dtype).removeprefix("torch.")
+    stream = driver.stream("a", random_prompt(0, 20))
+    driver.generate(stream, num_tokens=16)
+    with torch.inference_mode():
+        logits = tiny_model("llama", dtype)(torch.tensor([stream.prompt + stream.output])).logits[0, 19:-1].float()
+    chosen = logits.gather(1, torch.tensor(stream.output)[:, None])[:, 0]
+    assert float((logits.max(-1).values - chosen).max()) < 0.1
+    assert float(logits.std()) > 0.5
