@@ -159,7 +159,7 @@ def _clone(model: PreTrainedModel) -> PreTrainedModel:
 def _shrink(config: PreTrainedConfig) -> None:
     _keep_one_layer_of_each_kind(config)
     for name, setting in list(vars(config).items()):
-        if not isinstance(setting, int) or isinstance(setting, bool):
+        if not isinstance(setting, int) or isinstance(setting, bool) or setting == 0:
             continue
         if name in ("sliding_window", "attention_chunk_size"):
             setattr(config, name, WINDOW)

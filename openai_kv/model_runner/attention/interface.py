@@ -80,7 +80,7 @@ def attention(
     if refused:
         raise ModelLoadError(f"{type(module).__name__} attends with {', '.join(refused)}, which is not supported")
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    options = AttentionOptions(scale, sliding_window, softcap, s_aux)
+    options = AttentionOptions(scale, sliding_window or None, softcap, s_aux)
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     return step.attend(layer, query, key, value, options)[None], None
 

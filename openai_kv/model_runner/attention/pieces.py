@@ -19,6 +19,7 @@ class Piece:
     rows: Tensor  # [B * q] int64 into the packed rows
     block_ids: Tensor  # [B, L / block_size] int64
     visible: Tensor  # [B, q, L] bool
+    unseen: tuple[Tensor, Tensor]  # (requests, keys) that no row sees: what is there may be anything, nan too
     weights: Tensor  # [B] float32: 1 / rows of the request in this step
 
 
@@ -84,7 +85,9 @@ def _piece(group: Sequence[Span], metadata: AttentionMetadata, block_size: int, 
     queries = column([span.position for span in group]) + torch.arange(group[0].length, device=device)
     keys = starts * block_size + torch.arange(num_blocks * block_size, device=device)
     counts = torch.tensor([metadata.query_lens[span.request] for span in group], device=device)
-    return Piece(rows.flatten(), block_ids, _visible(queries, keys, window), 1.0 / counts)
+    visible = _visible(queries, keys, window)
+    requests, unseen = torch.nonzero(~visible.any(1), as_tuple=True)
+    return Piece(rows.flatten(), block_ids, visible, (requests, unseen), 1.0 / counts)
 
 
 def _visible(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:

@@ -37,7 +37,7 @@ class SdpaBackend:
         output = query.new_empty(*query.shape[:2], value.shape[-1])
         for piece in self._cut(metadata, layer.block_size, options.sliding_window):
             packed = _pack(query[piece.rows], piece, key.shape[1])
-            keys, values = gather(layer.key, piece.block_ids), gather(layer.value, piece.block_ids)
+            keys, values = gather(layer.key, piece), gather(layer.value, piece)
             if plain:
                 attended = _sdpa(packed, keys, values, piece, options.scale)
             else:
@@ -56,20 +56,21 @@ class SdpaBackend:
 
 def write(blocks: Tensor, rows: Tensor, slot_mapping: Tensor) -> None:
     """rows [T, heads, dim] go to the slots [T] of blocks [num_blocks, heads, block_size, dim]."""
-    if rows.dtype == torch.float16:
-        # An overflow of one request must not stay behind: a masked slot still takes part, as 0 * inf = nan.
-        rows = rows.nan_to_num(0.0, 0.0, 0.0)
     block_size = blocks.shape[2]
     blocks[slot_mapping // block_size, :, slot_mapping % block_size] = rows
 
 
-def gather(blocks: Tensor, block_ids: Tensor) -> Tensor:
-    """[B, n] block ids -> [B, heads, n * block_size, dim], in one pass over the data."""
+def gather(blocks: Tensor, piece: Piece) -> Tensor:
+    """The piece's keys or values [B, heads, L, dim], in one pass over the data."""
     num_heads, block_size, dim = blocks.shape[1:]
     heads = torch.arange(num_heads, device=blocks.device)
-    index = block_ids[:, None, :] * num_heads + heads[None, :, None]
+    index = piece.block_ids[:, None, :] * num_heads + heads[None, :, None]
     chosen = blocks.view(-1, block_size * dim).index_select(0, index.flatten())
-    return chosen.view(block_ids.shape[0], num_heads, -1, dim)
+    chosen = chosen.view(index.shape[0], num_heads, -1, dim)
+    # What another request left behind is masked, but still takes part as 0 * x, and x may be inf or nan.
+    requests, unseen = piece.unseen
+    chosen[requests, :, unseen] = 0
+    return chosen
 
 
 def _is_fresh_prompt(metadata: AttentionMetadata, options: AttentionOptions) -> bool:
