@@ -9,6 +9,7 @@ from tokenizers.decoders import DecodeStream
 
 from openai_kv.errors import ModelLoadError, TemplateError
 
+MAX_TEMPLATE_OUTPUT = 16 * 2**20
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -79,6 +80,8 @@ class Tokenizer:
             )
         except (JinjaError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise TemplateError(f"The chat template refuses these messages: {error}", param="messages") from error
+        if len(text) > MAX_TEMPLATE_OUTPUT:
+            raise TemplateError("The chat template makes more than 16 MiB of these messages.", param="messages")
         return self.encode(text, add_special_tokens=False)
 
     def info(self) -> dict[str, Any]:

@@ -76,7 +76,9 @@ class Subject:
     def _generate(self, prompt: list[int], max_tokens: int) -> list[int]:
         ids = torch.tensor([prompt])
         options: dict[str, Any] = {"max_new_tokens": max_tokens, "min_new_tokens": max_tokens, "do_sample": False}
-        output = self.reference.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=None, **options)
+        output = self.reference.generate(  # type: ignore[operator]
+            ids, attention_mask=torch.ones_like(ids), eos_token_id=None, **options
+        )
         tokens: list[int] = output[0, len(prompt) :].tolist()
         return tokens
 

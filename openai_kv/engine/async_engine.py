@@ -224,7 +224,8 @@ class AsyncEngine:
             self.abort(request_id)
 
     def _die(self, error: BaseException) -> None:
-        logger.critical("the engine thread ended", exc_info=error)
+        if self.state is not EngineState.LOADING:  # then whoever waits for `settled` reports the failure
+            logger.critical("the engine thread ended", exc_info=error)
         self.state, self.failure = EngineState.DEAD, error
         for stream in self._streams.values():
             stream.fail(_dead())

@@ -1,16 +1,21 @@
-"""Server-sent events over one ASGI exchange: headers with the first byte, keep-alives, `[DONE]` always last."""
+"""Server-sent events over one ASGI exchange: headers with the first byte, keep-alives, `[DONE]` always last.
+
+The framing is sse-starlette's. Its EventSourceResponse is not used: it sends headers before there is any output, so
+that an early error could not be a plain HTTP error, and closes streams of its own accord when the server drains.
+"""
 
 import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from sse_starlette import ServerSentEvent
 from starlette.types import Send
 
 from openai_kv.server.envelope import SlowReader, encode
 
-DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"
+DONE = ServerSentEvent("[DONE]", sep="\n").encode()
+KEEP_ALIVE = ServerSentEvent(comment="keep-alive", sep="\n").encode()
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -19,7 +24,7 @@ HEADERS = (
 
 
 def event(payload: Mapping[str, Any]) -> bytes:
-    return b"data: " + encode(payload) + b"\n\n"
+    return ServerSentEvent(encode(payload).decode(), sep="\n").encode()
 
 
 class EventStream:

@@ -1,0 +1,60 @@
+import pytest
+from transformers import BertTokenizer
+
+from openai_kv import tokenizer as tokenizer_module
+from openai_kv.errors import ModelLoadError, TemplateError
+from openai_kv.tokenizer import Tokenizer
+from tests.tiny_tokenizer import tiny_tokenizer
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def test_text_to_ids_and_back() -> None:
+    tokenizer = tiny_tokenizer()
+    ids = tokenizer.encode("héllo<|im_end|>")
+    assert tokenizer.decode(ids) == "héllo"
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "héllo<|im_end|>"
+    assert tokenizer.token_strs(ids[:1]) == ["h"]
+    assert tokenizer.default_prompt == tokenizer.encode("<|endoftext|>")
+
+
+def test_chat_template() -> None:
+    tokenizer = tiny_tokenizer()
+    text = tokenizer.decode(tokenizer.render_chat(MESSAGES), skip_special_tokens=False)
+    assert text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_no_chat_template() -> None:
+    with pytest.raises(TemplateError) as caught:
+        tiny_tokenizer(chat_template=None).render_chat(MESSAGES)
+    assert (caught.value.code, caught.value.param) == ("no_chat_template", "messages")
+
+
+def test_the_templates_own_refusal_is_told() -> None:
+    tokenizer = tiny_tokenizer("{{ raise_exception('no systems here') }}")
+    with pytest.raises(TemplateError, match="no systems here") as caught:
+        tokenizer.render_chat(MESSAGES)
+    assert caught.value.code == "template_error"
+
+
+def test_templates_run_sandboxed() -> None:
+    tokenizer = tiny_tokenizer("{{ messages.__class__.__mro__ }}")
+    with pytest.raises(TemplateError):
+        tokenizer.render_chat(MESSAGES)
+
+
+def test_output_of_a_template_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_module, "MAX_TEMPLATE_OUTPUT", 20)
+    with pytest.raises(TemplateError, match="16 MiB"):
+        tiny_tokenizer().render_chat(MESSAGES)
+
+
+def test_a_tokenizer_without_a_backend_is_refused() -> None:
+    class Slow(BertTokenizer):  # type: ignore[misc]
+        is_fast = False
+
+        def __init__(self) -> None:
+            """Only what the check looks at."""
+
+    with pytest.raises(ModelLoadError, match="Slow"):
+        Tokenizer(Slow())
