@@ -7,7 +7,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from openai_kv.config_sources import (
@@ -115,7 +124,6 @@ class CacheSettings(Section):
     kv_cache_memory: Memory = Field(
         "auto", description="memory for KV blocks: 1GiB, or 0.9 of what is free; auto: 1GiB, CUDA 0.9"
     )
-    kv_cache_dtype: Dtype = Field("auto", description="type of K and V; auto = as the weights")
     eviction_policy: str = Field("lru", min_length=1, description="which cached blocks go first: a plugin's name")
     plugins_dir: str = Field("", description="folder whose *.py files are loaded as plugins; empty = off")
     num_hidden_slots: int = Field(1024, ge=0, description="prompts whose last hidden state is kept for exact repeats")
@@ -126,6 +134,13 @@ class EngineSettings(Section):
     max_num_batched_tokens: int = Field(2048, gt=0, description="most tokens in one step")
     attention_backend: Literal["auto", "sdpa", "cpu"] = Field("auto", description="attention backend")
     use_generation_config: bool = Field(False, description="take sampling defaults from the model")
+
+    @field_validator("max_num_batched_tokens")
+    @classmethod
+    def hold_all_sequences(cls, value: int, info: ValidationInfo) -> int:
+        if value < info.data.get("max_num_seqs", 0):
+            raise ValueError("should be at least max_num_seqs, so that every sequence can go on in every step")
+        return value
 
 
 def default_home() -> Path:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache
@@ -52,10 +53,10 @@ class KVPool:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
     ) -> "KVPool":
-        """Zeros, so on the CPU the system commits a block's memory when it is first written."""
+        """Zeros; on the CPU the system commits a block's memory when it is first written."""
 
         def zeros(shape: LayerShape, dim: int) -> Tensor:
-            return torch.zeros(num_blocks, shape.num_kv_heads, block_size, dim, dtype=dtype, device=device)
+            return _zeros((num_blocks, shape.num_kv_heads, block_size, dim), dtype, torch.device(device))
 
         layers = tuple(LayerCache(zeros(shape, shape.key_dim), zeros(shape, shape.value_dim)) for shape in shapes)
         return cls(layers, num_blocks, block_size)
@@ -93,6 +94,13 @@ class KVPool:
         for index, layer in enumerate(self.layers):
             cache.update(_gather(layer.key, ids, num_tokens), _gather(layer.value, ids, num_tokens), index)
         return cache
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """numpy's zeros come untouched from the system, torch's are written: a second a GiB, and all of it resident."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros((*shape[:-1], shape[-1] * dtype.itemsize), dtype=np.uint8)).view(dtype)
 
 
 def _gather(blocks: Tensor, ids: Tensor, num_tokens: int) -> Tensor:

@@ -134,11 +134,12 @@ def _num_blocks(settings: RunnerSettings, shapes: ModelShapes, dtype: torch.dtyp
     return num_blocks
 
 
-def _max_model_len(model: CausalLM, wanted: int | None) -> int:
+def _max_model_len(model: CausalLM, wanted: int | None, pool: KVPool) -> int:
+    """No longer than the pool, so that every request that is accepted fits alone."""
     limit = model.max_model_len
     if wanted is None and limit is None:
         raise ConfigError("max_model_len: the model's configuration states no limit, so set one")
-    return min(length for length in (wanted, limit) if length is not None)
+    return min(length for length in (wanted, limit, pool.num_blocks * pool.block_size) if length is not None)
 
 
 def _info(
@@ -151,7 +152,7 @@ def _info(
         num_layers=len(shapes.layers),
         vocab_size=shapes.vocab_size,
         hidden_size=shapes.hidden_size,
-        max_model_len=_max_model_len(model, settings.max_model_len),
+        max_model_len=_max_model_len(model, settings.max_model_len, pool),
         eos_token_ids=model.eos_token_ids,
         dtype=dtype,
         kv_cache_dtype=dtype,

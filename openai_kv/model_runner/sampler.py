@@ -39,15 +39,11 @@ class Sampler:
     eos_token_ids: frozenset[int]
 
     def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
-        """logits [n, vocab_size] of any float dtype, one row per entry of `rows`; returns n token ids."""
+        """A token id per row of logits [n, vocab_size], n >= 1, of any float dtype; float32 ones are overwritten."""
         logits = logits.float()
         for row_logits, row in zip(logits, rows, strict=True):
             self._adjust(row_logits, row)
-        tokens = logits.argmax(-1)  # ties: the lowest id
-        drawn = [index for index, row in enumerate(rows) if not row.is_greedy]
-        if drawn:
-            tokens[drawn] = _draw_rows(logits[drawn], [rows[index] for index in drawn])
-        return [int(token) for token in tokens.tolist()]
+        return _choose(logits, rows)
 
     def _adjust(self, logits: Tensor, row: SamplingRow) -> None:
         """In place, and only what the request asks for: most ask for nothing."""
@@ -60,6 +56,18 @@ class Sampler:
             logits[_ids(logits, list(params.logit_bias))] += logits.new_tensor(list(params.logit_bias.values()))
         if row.index < params.min_tokens and self.eos_token_ids:
             logits[_ids(logits, sorted(self.eos_token_ids))] = float("-inf")
+
+
+def _choose(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
+    """Greedy and drawn rows apart; a step of one kind, the usual one, needs no copy of its logits."""
+    drawn = [index for index, row in enumerate(rows) if not row.is_greedy]
+    if len(drawn) == len(rows):
+        tokens = _draw_rows(logits, rows)
+    else:
+        tokens = logits.argmax(-1)  # of equals the lowest id
+        if drawn:
+            tokens[drawn] = _draw_rows(logits[drawn], [rows[index] for index in drawn])
+    return [int(token) for token in tokens.tolist()]
 
 
 def _ids(logits: Tensor, token_ids: Sequence[int]) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from openai_kv.request import SamplingParams
 
-FIRST_TRY = 1024  # sorting the top of a row is far cheaper than sorting all of it, and nearly always enough
+FIRST_TRY = 256  # sorting the top of a row is far cheaper than sorting all of it, and nearly always enough
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,6 +18,9 @@ class Truncation:
     top_k: Tensor
     top_p: Tensor
     min_p: Tensor
+
+    def rows(self, index: Tensor) -> "Truncation":
+        return Truncation(self.top_k[index], self.top_p[index], self.min_p[index])
 
     @staticmethod
     def wanted(params: SamplingParams) -> bool:
@@ -40,13 +43,41 @@ def truncate(logits: Tensor, truncation: Truncation) -> Tensor:
     Among equal logits the lower ids come first. top_p works on the distribution that top_k left, min_p compares with
     the most likely token, which none of them drops.
     """
-    vocab_size = logits.shape[-1]
-    ordered = logits.topk(min(FIRST_TRY, vocab_size)).values
-    kept = _num_kept(ordered, logits, truncation)
-    if ordered.shape[-1] < vocab_size and bool((kept == ordered.shape[-1]).any()):
-        ordered = logits.sort(descending=True).values
-        kept = _num_kept(ordered, logits, truncation)
-    return _keep_first(logits, ordered, kept)
+    kept = torch.full_like(logits, float("-inf"))
+    candidates = _top(logits, FIRST_TRY)
+    count = _num_kept(candidates.logits, logits, truncation)
+    _write_first(kept, candidates, count)
+    rest = _undecided(candidates.logits, count)
+    if candidates.logits.shape[-1] < logits.shape[-1] and rest.numel():
+        kept[rest] = _truncate_sorted(logits[rest], truncation.rows(rest))
+    return kept
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidates:
+    """The largest logits of each row in falling order, equals by rising id; both [n, m]."""
+
+    logits: Tensor
+    token_ids: Tensor
+
+
+def _top(logits: Tensor, count: int) -> _Candidates:
+    token_ids = logits.topk(min(count, logits.shape[-1])).indices.sort(-1).values
+    ordered = logits.gather(-1, token_ids).sort(dim=-1, descending=True, stable=True)
+    return _Candidates(ordered.values, token_ids.gather(-1, ordered.indices))
+
+
+def _undecided(ordered: Tensor, count: Tensor) -> Tensor:
+    """Rows that keep all candidates, or whose last one to stay has equals which may not be among them."""
+    return (ordered.gather(-1, count - 1) == ordered[:, -1:])[:, 0].nonzero()[:, 0]
+
+
+def _truncate_sorted(logits: Tensor, truncation: Truncation) -> Tensor:
+    ordered = logits.sort(dim=-1, descending=True, stable=True)
+    count = _num_kept(ordered.values, logits, truncation)
+    kept = torch.full_like(logits, float("-inf"))
+    _write_first(kept, _Candidates(ordered.values, ordered.indices), count)
+    return kept
 
 
 def _num_kept(ordered: Tensor, logits: Tensor, truncation: Truncation) -> Tensor:
@@ -59,13 +90,9 @@ def _num_kept(ordered: Tensor, logits: Tensor, truncation: Truncation) -> Tensor
     before = mass.cumsum(-1) - mass
     in_top_p = (before < truncation.top_p) | (truncation.top_p >= 1.0)
     in_min_p = mass >= truncation.min_p * mass[:, :1]
-    kept = (in_top_k & in_top_p & in_min_p).sum(-1, keepdim=True)
-    return kept.clamp(min=1)
+    return (in_top_k & in_top_p & in_min_p).sum(-1, keepdim=True).clamp(min=1)
 
 
-def _keep_first(logits: Tensor, ordered: Tensor, kept: Tensor) -> Tensor:
-    """Keep `kept` [n, 1] tokens of each row: all above the last one's logit, and of its equals the lowest ids."""
-    last = ordered.gather(-1, kept - 1)
-    above, equal = logits > last, logits == last
-    missing = kept - above.sum(-1, keepdim=True)
-    return logits.masked_fill(~(above | (equal & (equal.cumsum(-1) <= missing))), float("-inf"))
+def _write_first(kept: Tensor, candidates: _Candidates, count: Tensor) -> None:
+    rank = torch.arange(candidates.logits.shape[-1], device=kept.device)
+    kept.scatter_(-1, candidates.token_ids, candidates.logits.masked_fill(rank >= count, float("-inf")))

@@ -109,6 +109,10 @@ def test_max_model_len_can_only_be_lowered() -> None:
     assert Driver("llama", max_model_len=10_000).runner.info.max_model_len == 512
 
 
+def test_max_model_len_fits_the_pool() -> None:
+    assert Driver("llama", num_blocks=5).runner.info.max_model_len == 5 * 16
+
+
 def test_the_pool_is_sized_by_memory() -> None:
     settings = RunnerSettings(block_size=8, kv_cache_memory=10 * 8 * 512 + 1)
     assert paged_runner(tiny_model("llama"), settings).kv_pool.num_blocks == 10

@@ -122,7 +122,7 @@ def test_temperature_comes_before_truncation() -> None:
 
 def test_truncation_of_flat_rows_looks_beyond_the_first_try() -> None:
     """Nearly uniform over far more tokens than are sorted at first."""
-    vocab_size = 4 * FIRST_TRY
+    vocab_size = 16 * FIRST_TRY
     logits = random_logits(3, vocab_size=vocab_size) * 0.01
     params = [SamplingParams(max_tokens=1, top_p=0.5), SamplingParams(max_tokens=1, top_k=2000)]
     params.append(SamplingParams(max_tokens=1, top_k=3))
