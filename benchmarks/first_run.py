@@ -115,7 +115,7 @@ async def stream_chat(client: httpx.AsyncClient, body: dict[str, Any], leave_aft
         async for data in _events(response):
             usage = data["usage"] or usage
             piece = data["choices"][0]["delta"].get("content", "") if data["choices"] else ""
-            if piece and not text:
+            if not chunks:
                 ttft = time.perf_counter() - started
             text += piece
             chunks += 1
@@ -164,7 +164,7 @@ async def _repeat(server: Server) -> None:
     async with httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT) as client:
         await stream_chat(client, chat_body("Warm up.", "Say hello."))
         for seed in range(3):
-            body = chat_body(words(1400, seed), "What was that about?", max_tokens=4)
+            body = chat_body(words(1400, seed), "What was that about?", max_tokens=4, ignore_eos=True)
             cold, warm = await stream_chat(client, body), await stream_chat(client, body)
             row("1,400 words, twice: prompt / cached tokens", f"{warm.usage['prompt_tokens']} / {_cached(warm)}")
             row("TTFT cold ms / exact ms / ratio",
@@ -192,7 +192,10 @@ def measure_herd() -> None:
 async def _herd(server: Server) -> None:
     async with httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT) as client:
         system = words(1400, 99)
-        bodies = [chat_body(system, f"Question {number}: {words(20, number)}", max_tokens=32) for number in range(16)]
+        bodies = [
+            chat_body(system, f"Question {number}: {words(20, number)}", max_tokens=32, ignore_eos=True)
+            for number in range(16)
+        ]
         started = time.perf_counter()
         streams = await asyncio.gather(*(stream_chat(client, body) for body in bodies))
         seconds = time.perf_counter() - started

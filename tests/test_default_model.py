@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from openai_kv.cache.policy import EvictionPolicy
+from openai_kv.cache.policy import BlockInfo, EvictionPolicy
 from openai_kv.default_plugins.h2o import H2OPolicy
 from openai_kv.default_plugins.sink_lru import SinkLRUPolicy
 from openai_kv.model_runner.attention.select import select_backend
@@ -43,7 +43,7 @@ def start(model: CausalLM, tokenizer: Tokenizer, shape: Shape = SHAPE, policy: E
 
 def rows_of_the_first_layer(model: PreTrainedModel) -> list[int]:
     rows: list[int] = []
-    layer = model.base_model.layers[0]
+    layer = model.get_submodule("model.layers.0")
     layer._forward_pre_hooks.clear()
     layer.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[1]))
     return rows
@@ -106,13 +106,21 @@ def test_blocks_continue_in_plain_transformers_code(model: CausalLM, tokenizer: 
     assert cache.get_seq_length() == len(prompt)
 
 
+class ListeningH2O(H2OPolicy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[float] = []
+
+    def record_attention(self, block: BlockInfo, score: float) -> None:
+        self.heard.append(score)
+        super().record_attention(block, score)
+
+
 def test_h2o_measures_attention_and_keeps_first_blocks(model: CausalLM, tokenizer: Tokenizer) -> None:
-    policy = H2OPolicy()
+    policy = ListeningH2O()
     shape = Shape(num_blocks=24, block_size=16, max_num_batched_tokens=256, max_model_len=256)
     run = start(model, tokenizer, shape, policy)
-    heard: list[float] = []
-    record = policy.record_attention
-    policy.record_attention = lambda block, score: (heard.append(score), record(block, score))[1]  # type: ignore[method-assign]
+    heard = policy.heard
     firsts = [make_request([1, number, *range(2000, 2070)], 4, ignore_eos=True) for number in range(20, 28)]
     for request in firsts:
         run.generate(request)

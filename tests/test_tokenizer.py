@@ -50,7 +50,7 @@ def test_output_of_a_template_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_tokenizer_without_a_backend_is_refused() -> None:
-    class Slow(BertTokenizer):  # type: ignore[misc]
+    class Slow(BertTokenizer):
         is_fast = False
 
         def __init__(self) -> None:

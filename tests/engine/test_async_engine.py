@@ -15,21 +15,22 @@ from tests.fakes import FakeModelRunner, expected_output
 from tests.harness import Shape, build_engine, fake_runner
 
 PROMPT = tuple(range(10, 33))
-ENDLESS = 90
+LONG = 90
 
 
 class GatedRunner:
-    """Lets a test hold every step until it opens the gate."""
+    """Runs `free_steps` steps, then holds each until the test opens the gate."""
 
     def __init__(self, inner: FakeModelRunner) -> None:
         self.inner, self.info = inner, inner.info
         self.gate = threading.Event()
-        self.gate.set()
         self.entered = threading.Event()
+        self.free_steps = 10_000
 
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         self.entered.set()
-        assert self.gate.wait(20)
+        self.free_steps -= 1
+        assert self.free_steps >= 0 or self.gate.wait(20)
         return self.inner.execute_model(scheduled)
 
 
@@ -77,26 +78,31 @@ async def test_concurrent_requests() -> None:
 
 
 async def test_abort_ends_the_stream_and_frees_the_blocks() -> None:
-    async with running() as (engine, _):
-        stream = engine.generate(make("r", ENDLESS))
+    async with running() as (engine, runner):
+        runner.free_steps = 2
+        stream = engine.generate(make("r", LONG))
         await anext(stream)
         engine.abort("r")
         engine.abort("r")
+        runner.gate.set()
         assert [output async for output in stream][-1].finish_reason is FinishReason.ABORT
 
 
 async def test_leaving_the_reader_and_aborting_frees_everything() -> None:
-    async with running() as (engine, _):
-        stream = engine.generate(make("r", ENDLESS))
+    async with running() as (engine, runner):
+        runner.free_steps = 2
+        stream = engine.generate(make("r", LONG))
         await anext(stream)
         await stream.aclose()
         engine.abort("r")
+        runner.gate.set()
         await engine.join_idle()
 
 
 async def test_full_queue_is_refused_and_running_requests_do_not_count() -> None:
-    async with running(Shape(max_num_seqs=1), QueueLimits(max_queue=1)) as (engine, _):
-        first = engine.generate(make("first", ENDLESS))
+    async with running(Shape(max_num_seqs=1), QueueLimits(max_queue=1)) as (engine, runner):
+        runner.free_steps = 2
+        first = engine.generate(make("first", LONG))
         await anext(first)
         waiting = asyncio.create_task(collect(engine, make("second")))
         await asyncio.sleep(0)  # the task runs up to its first output
@@ -105,12 +111,13 @@ async def test_full_queue_is_refused_and_running_requests_do_not_count() -> None
             await collect(engine, make("third"))
         assert caught.value.code == "queue_full"
         engine.abort("first")
+        runner.gate.set()
         assert (await waiting)[0] == expected_output(PROMPT, 8, 256)
 
 
 async def test_queue_timeout() -> None:
     async with running(Shape(max_num_seqs=1), QueueLimits(queue_timeout=0.05)) as (engine, runner):
-        runner.gate.clear()
+        runner.free_steps = 0
         first = asyncio.create_task(collect(engine, make("first")))
         await asyncio.to_thread(runner.entered.wait)
         with pytest.raises(OverloadedError) as caught:
@@ -129,10 +136,12 @@ async def test_a_failing_step_is_an_internal_error_and_the_engine_goes_on() -> N
 
 
 async def test_draining_takes_nothing_new_and_finishes_the_rest() -> None:
-    async with running() as (engine, _):
+    async with running() as (engine, runner):
+        runner.free_steps = 2
         stream = engine.generate(make("r"))
         first = await anext(stream)
         engine.drain()
+        runner.gate.set()
         with pytest.raises(UnavailableError) as caught:
             await collect(engine, make("new"))
         assert caught.value.code == "draining"
@@ -141,10 +150,12 @@ async def test_draining_takes_nothing_new_and_finishes_the_rest() -> None:
 
 
 async def test_cut_ends_what_is_left() -> None:
-    async with running() as (engine, _):
-        stream = engine.generate(make("r", ENDLESS))
+    async with running() as (engine, runner):
+        runner.free_steps = 2
+        stream = engine.generate(make("r", LONG))
         await anext(stream)
         assert engine.cut() == 1
+        runner.gate.set()
         with pytest.raises(UnavailableError) as caught:
             _ = [output async for output in stream]
         assert caught.value.code == "shutting_down"
@@ -161,14 +172,17 @@ async def test_call_passes_results_and_errors() -> None:
 
 
 async def test_a_dead_engine_tells_everyone() -> None:
-    async with running() as (engine, _):
-        stream = engine.generate(make("r", ENDLESS))
+    async with running() as (engine, runner):
+        runner.free_steps = 2
+        stream = engine.generate(make("r", LONG))
         await anext(stream)
 
         def die(_: Engine) -> None:
             raise SystemExit("on purpose")
 
         waiting = asyncio.create_task(engine.call(die))
+        await asyncio.sleep(0)  # the task hands its call over
+        runner.gate.set()
         with pytest.raises(UnavailableError) as caught:
             _ = [output async for output in stream]
         assert caught.value.code == "engine_dead"
