@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from openai_kv.cache.radix_tree import Node
 
 TokenIds = tuple[int, ...]
+
+
+def root_key(namespace: str) -> int:
+    """What the keys of a namespace's first blocks start from; not hash(), which Python salts per process for text."""
+    return int.from_bytes(blake2b(namespace.encode(), digest_size=8).digest(), signed=True) if namespace else 0
+
+
+def chain_key(before: int, tokens: TokenIds) -> int:
+    """The 64-bit key of a block by its parent's; hash() of integers is not salted, so processes agree."""
+    return hash((before, tokens))
 
 
 class Block:
@@ -23,8 +34,10 @@ class Block:
         "created",
         "created_time",
         "depth",
+        "gap",
         "hit_count",
         "info",
+        "key",
         "kind",
         "last_accessed",
         "last_accessed_time",
@@ -47,11 +60,12 @@ class Block:
         self.info = BlockView(self)
         self.node: Node | None = None
         self.token_ids: TokenIds = ()
+        self.key = 0
         self.depth = 0
         self.hit_count = 0
         self.attention = 0.0
         self.created = self.last_accessed = 0
-        self.created_time = self.last_accessed_time = 0.0
+        self.created_time = self.last_accessed_time = self.gap = 0.0
         self.kind = ""
         self.turn = 1
         self.session_id: str | None = None
@@ -83,6 +97,10 @@ class BlockView:
     @property
     def block_id(self) -> int:
         return self._block.block_id
+
+    @property
+    def key(self) -> int:
+        return self._block.key
 
     @property
     def num_tokens(self) -> int:
@@ -119,6 +137,10 @@ class BlockView:
     @property
     def last_accessed_time(self) -> float:
         return self._block.last_accessed_time
+
+    @property
+    def gap(self) -> float:
+        return self._block.gap
 
     @property
     def kind(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from openai_kv.cache.block import Block
-from openai_kv.cache.policy import BlockInfo, EvictionPolicy, PriorityPolicy
+from openai_kv.cache.policy import BlockInfo, CacheInfo, EvictionPolicy, PriorityPolicy
 from openai_kv.metrics import EvictionStats
 from openai_kv.request import RequestInfo
 
@@ -56,6 +56,9 @@ class Evictor:
         self._observer = observer
         self._logged: set[str] = set()
         self._fallback: LeastRecentlyUsed | None = None
+
+    def start(self, cache: CacheInfo) -> None:
+        self._guard("start", lambda: self.policy.start(cache), None)
 
     def on_insert(self, block: Block) -> None:
         self._guard("on_insert", lambda: self.policy.on_insert(block.info), None)

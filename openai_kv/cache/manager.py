@@ -82,7 +82,7 @@ class KVCacheManager:
             return None
         if count:
             self._count_lookup(info, hit)
-        self._take(hit)
+        self._take(info, hit)
         allocation = self._open(info, hit)
         self._extend(allocation, num_tokens)
         if hit.tail is None:
@@ -94,9 +94,9 @@ class KVCacheManager:
         if hit.num_tokens < info.num_prompt_tokens - 1:
             self.store.evictor.on_miss(info, hit.num_tokens)
 
-    def _take(self, hit: CacheHit) -> None:
+    def _take(self, info: RequestInfo, hit: CacheHit) -> None:
         self.store.share(hit.blocks)
-        self.store.access(hit.matched)
+        self.store.access(info, hit.matched)
         if hit.hidden_slot is not None:
             self.store.exact.touch(hit.hidden_slot)
 

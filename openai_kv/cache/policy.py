@@ -1,46 +1,94 @@
 """The eviction contract: what a policy is told and what it is asked. Base classes for plugin authors."""
 
-import heapq
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from openai_kv.cache.candidate_queue import CandidateQueue, Priority
 from openai_kv.request import RequestInfo
+
+POLICY_CONTRACT_VERSION = 1  # docs/plugins.md says what may change under the same number
 
 
 class BlockInfo(Protocol):
     """Read-only metadata of one cached block; the object stays the same for as long as the content is cached.
 
-    `created`, `last_accessed` count the cache's own ticks (one per look-up taken); `*_time` are seconds of the
-    cache's clock. A block is accessed by a look-up that matches it, and when its last reference goes. `depth` is the
-    block's index in its chain, 0 first. `kind`, `turn`, `session_id` are of the request that wrote it.
+    After `on_evict` it means nothing any more: what is to be remembered longer is the `key`.
     """
 
     @property
-    def block_id(self) -> int: ...
+    def block_id(self) -> int:
+        """Where the content lies; another content will lie there later."""
+
     @property
-    def num_tokens(self) -> int: ...
+    def key(self) -> int:
+        """64 bits that stand for the content, all tokens before it and the namespace, in this process and the next.
+
+        The same content has the same key when it comes back. The partial last block of a chain changes its key as it
+        grows. Two contents may share a key, so never take one for a proof.
+        """
+
     @property
-    def depth(self) -> int: ...
+    def num_tokens(self) -> int:
+        """Less than a block's size only at the end of a chain."""
+
     @property
-    def is_first_block(self) -> bool: ...
+    def depth(self) -> int:
+        """Index in its chain, 0 first."""
+
     @property
-    def ref_count(self) -> int: ...
+    def is_first_block(self) -> bool:
+        """Depth 0, where the attention sink is."""
+
     @property
-    def hit_count(self) -> int: ...
+    def ref_count(self) -> int:
+        """Running requests that hold it."""
+
     @property
-    def created(self) -> int: ...
+    def hit_count(self) -> int:
+        """Look-ups that matched it since it was inserted."""
+
     @property
-    def last_accessed(self) -> int: ...
+    def created(self) -> int:
+        """In ticks, one per look-up taken."""
+
     @property
-    def created_time(self) -> float: ...
+    def last_accessed(self) -> int:
+        """In ticks: inserted, matched, or its last reference given back."""
+
     @property
-    def last_accessed_time(self) -> float: ...
+    def created_time(self) -> float:
+        """In seconds of the cache's clock."""
+
     @property
-    def kind(self) -> str: ...
+    def last_accessed_time(self) -> float:
+        """In seconds of the cache's clock; in `on_access` that is now."""
+
     @property
-    def turn(self) -> int: ...
+    def gap(self) -> float:
+        """Seconds it had been idle when the latest look-up matched it; 0 before the first."""
+
     @property
-    def session_id(self) -> str | None: ...
+    def kind(self) -> str:
+        """Of the latest request that inserted or matched it: chat, completion, generate (a trace may have others)."""
+
+    @property
+    def turn(self) -> int:
+        """Of that request: which user message of the conversation it answers, from 1."""
+
+    @property
+    def session_id(self) -> str | None:
+        """Of that request, if it named one."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """The cache that a policy governs. `clock` gives the seconds `*_time` are in; in a replay they are the trace's."""
+
+    num_blocks: int
+    block_size: int
+    clock: Callable[[], float]
 
 
 class EvictionPolicy:
@@ -52,6 +100,9 @@ class EvictionPolicy:
 
     name: ClassVar[str]
     needs_attention: ClassVar[bool] = False
+
+    def start(self, cache: CacheInfo) -> None:
+        """Once, before all else."""
 
     def on_insert(self, block: BlockInfo) -> None:
         """The block became cached content."""
@@ -89,41 +140,28 @@ class EvictionPolicy:
 class PriorityPolicy(EvictionPolicy):
     """For the short case: give each block a priority, the smallest goes first; O(log n) a decision.
 
-    The priority is asked for when the block becomes a candidate, and again when a candidate is accessed; ties go to the
-    one that was asked about first.
+    The priority, a number or a tuple of numbers, is asked for when the block becomes a candidate, and again when a
+    candidate is accessed; ties go to the one that was asked about first.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, BlockInfo]] = []
-        self._live: dict[BlockInfo, int] = {}
-        self._sequence = 0
+        self._queue = CandidateQueue()
 
-    def priority(self, block: BlockInfo) -> float:
+    def priority(self, block: BlockInfo) -> Priority:
         raise NotImplementedError
 
     def on_evictable(self, block: BlockInfo) -> None:
-        self._sequence += 1
-        self._live[block] = self._sequence
-        heapq.heappush(self._heap, (self.priority(block), self._sequence, block))
-        if len(self._heap) > 2 * len(self._live) + 16:
-            self._drop_stale()
+        self._queue.add(block, self.priority(block))
 
     def on_access(self, block: BlockInfo) -> None:
-        if block in self._live:
-            self.on_evictable(block)
+        if block in self._queue:
+            self._queue.add(block, self.priority(block))
 
     def on_unevictable(self, block: BlockInfo) -> None:
-        self._live.pop(block, None)
+        self._queue.discard(block)
 
     def on_evict(self, block: BlockInfo) -> None:
-        self._live.pop(block, None)
+        self._queue.discard(block)
 
     def select_victim(self, candidates: AbstractSet[BlockInfo]) -> BlockInfo:  # noqa: ARG002
-        while self._live.get(self._heap[0][2]) != self._heap[0][1]:
-            heapq.heappop(self._heap)
-        return self._heap[0][2]
-
-    def _drop_stale(self) -> None:
-        """Blocks that came and went without an eviction left entries behind."""
-        self._heap = [entry for entry in self._heap if self._live.get(entry[2]) == entry[1]]
-        heapq.heapify(self._heap)
+        return self._queue.first()

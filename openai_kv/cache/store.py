@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable
 
-from openai_kv.cache.block import Block, TokenIds
+from openai_kv.cache.block import Block, TokenIds, chain_key, root_key
 from openai_kv.cache.counters import CacheCounters
 from openai_kv.cache.eviction import CacheObserver, Evictor
 from openai_kv.cache.exact_index import ExactIndex
-from openai_kv.cache.policy import EvictionPolicy
+from openai_kv.cache.policy import CacheInfo, EvictionPolicy
 from openai_kv.cache.pool import BlockPool
 from openai_kv.cache.radix_tree import RadixTree
 from openai_kv.metrics import EvictionStats
@@ -34,6 +34,7 @@ class BlockStore:
         self._clock = clock
         self._observer = observer
         self._tick = 0
+        self.evictor.start(CacheInfo(num_blocks, block_size, clock))
 
     # References
 
@@ -68,14 +69,15 @@ class BlockStore:
             self._stamp(block, now)
             self._settle(block)
 
-    def access(self, blocks: Iterable[Block]) -> None:
-        """A look-up that matched `blocks` is taken: one tick."""
+    def access(self, info: RequestInfo, blocks: Iterable[Block]) -> None:
+        """A look-up that matched `blocks`, root first, is taken: one tick."""
         self._tick += 1
         now = self._clock()
         for block in blocks:
             assert block.node is not None, f"{block} was evicted since the look-up"
             block.hit_count += 1
-            self._stamp(block, now)
+            block.gap = now - block.last_accessed_time
+            self._use(block, info, now)
             self.evictor.on_access(block)
 
     # Content
@@ -91,6 +93,7 @@ class BlockStore:
             self.counters.duplicates += 1
             self._merge(block, held)
             return held
+        block.key = chain_key(root_key(info.namespace) if after is None else after.key, tokens)
         if new:
             self._describe(block, info)
         for shorter in self.tree.superseded(block):
@@ -106,12 +109,15 @@ class BlockStore:
 
     def _describe(self, block: Block, info: RequestInfo) -> None:
         now = self._clock()
-        block.kind, block.turn, block.session_id = info.kind, info.turn, info.session_id
         block.created, block.created_time = self._tick, now
-        self._stamp(block, now)
+        self._use(block, info, now)
         self.evictor.on_insert(block)
         if block.attention:
             self.evictor.record_attention(block, block.attention)
+
+    def _use(self, block: Block, info: RequestInfo, now: float) -> None:
+        block.kind, block.turn, block.session_id = info.kind, info.turn, info.session_id
+        self._stamp(block, now)
 
     def _stamp(self, block: Block, now: float) -> None:
         block.last_accessed, block.last_accessed_time = self._tick, now

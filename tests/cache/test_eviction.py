@@ -131,4 +131,4 @@ def test_priority_policy_stays_small_without_evictions() -> None:
     for _ in range(1000):
         policy.on_evictable(block.info)
         policy.on_unevictable(block.info)
-    assert len(policy._heap) < 50
+    assert len(policy._queue._heap) < 50
