@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import ClassVar
 
+from openai_kv.cache.candidate_queue import Priority
 from openai_kv.cache.policy import BlockInfo, PriorityPolicy
 from openai_kv.simulate.trace import TraceRequest
-
-DEPTHS = 2**22  # more than any depth; times the number of requests still exact in a float
 
 
 class Lookahead:
@@ -61,5 +60,5 @@ class OptPolicy(PriorityPolicy):
         super().on_evict(block)
         del self._next_use[block]
 
-    def priority(self, block: BlockInfo) -> float:
-        return -(self._next_use[block] * DEPTHS + block.depth)
+    def priority(self, block: BlockInfo) -> Priority:
+        return -self._next_use[block], -block.depth

@@ -1,6 +1,5 @@
 """Replay a trace through KVCacheManager: one block of the trace is one token, and so one block of a cache of size 1."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from openai_kv.cache.eviction import CacheObserver
@@ -50,10 +49,10 @@ class Counter:
 
 
 class Replay(Protocol):
-    """One pass over a trace, request by request; `evictions` so far."""
+    """One pass over a trace; `evictions` so far."""
 
-    def run(self, advance: Callable[[], None]) -> None:
-        """Replay everything; `advance` is called after each request."""
+    def run(self) -> None:
+        """Replay everything, once."""
 
     @property
     def evictions(self) -> int: ...
@@ -89,11 +88,10 @@ class RadixReplay:
     def evictions(self) -> int:
         return self.manager.store.counters.evictions.total()
 
-    def run(self, advance: Callable[[], None]) -> None:
+    def run(self) -> None:
         for index, request in enumerate(self.trace.requests):
             self.clock.now = request.time
             self._replay(index, request)
-            advance()
 
     def _replay(self, index: int, request: TraceRequest) -> None:
         info = describe(index, request)
@@ -116,10 +114,17 @@ class OptReplay(RadixReplay):
     """With bypass: a request gets blocks one by one, until one is not worth the victim."""
 
     def __init__(
-        self, trace: Trace, capacity: int, policy: OptPolicy, counter: Counter, observer: CacheObserver
+        self,
+        trace: Trace,
+        capacity: int,
+        policy: EvictionPolicy,
+        counter: Counter,
+        observer: CacheObserver,
+        *,
+        opt: OptPolicy,
     ) -> None:
         super().__init__(trace, capacity, policy, counter, observer)
-        self._opt = policy
+        self._opt = opt
 
     def _make_room(self, index: int, info: RequestInfo, hit: CacheHit, wanted: int) -> int:
         store, stored = self.manager.store, hit.num_tokens

@@ -7,6 +7,9 @@ from openai_kv.simulate.cost import CostModel
 
 Half = Literal["all", "first", "second"]
 Mode = Literal["radix", "live", "flat-head", "flat-tail"]
+OPT = "opt"
+INFINITE = "infinite"
+BOUNDS = (OPT, INFINITE)  # what no policy can do better than, always replayed one request at a time
 
 
 @dataclass(frozen=True, slots=True)

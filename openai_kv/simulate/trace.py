@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """`hash_ids`, root first: one id for each block of the prompt, which stands for the block and all before it.
-
-    """
+    """`hash_ids`, root first: one id for each block of the prompt, which stands for the block and all before it."""
 
     time: float
     hash_ids: tuple[int, ...]
