@@ -1,9 +1,9 @@
-"""The command line: serve, pull, plugins. Nothing heavy is imported before a command needs it."""
+"""The command line: serve, pull, plugins, simulate. Nothing heavy is imported before a command needs it."""
 
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
@@ -11,12 +11,15 @@ from openai_kv import __version__
 from openai_kv.config import Settings, did_you_mean, load_settings
 from openai_kv.config_sources import Option, iter_options
 from openai_kv.errors import ConfigError, PluginError, StartupError
+from openai_kv.simulate.arguments import add_arguments as add_simulate_arguments
 
 EPILOG = """Each option is also an environment variable (--port: OPENAI_KV_SERVER__PORT) and a line of the file given
 with --config ([server] port = 8000); options of plugins are in its [plugins.NAME] tables. A flag wins over the
 environment, the environment over the file. API keys come from the environment or a file only."""
 GENERAL = ("config", "home")
 PLUGIN_OPTIONS = ("config", "server.metrics_exporters", "cache.eviction_policy", "cache.plugins_dir")
+SIMULATE_OPTIONS = ("config", "cache.plugins_dir")
+SIMULATE = "simulate."  # begins the names of what is no setting, but the command's own
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,27 +44,32 @@ def run(argv: Sequence[str]) -> int:
     if unknown:
         raise ConfigError(explain_unknown(unknown[0]))
     values = vars(arguments)
-    command: Callable[[Settings], int] = values.pop("command")
-    return command(load_settings(values))
+    command: Callable[..., int] = values.pop("command")
+    own = {name.removeprefix(SIMULATE): values.pop(name) for name in [*values] if name.startswith(SIMULATE)}
+    return command(load_settings(values), **({"own": own} if own else {}))
 
 
 def build_parser() -> Parser:
     parser = Parser(prog="openai-kv", description="An OpenAI-compatible server whose subject is the KV cache.")
     parser.add_argument("--version", action="version", version=f"openai-kv {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="{serve,pull,plugins}")
+    commands = parser.add_subparsers(required=True, metavar="{serve,pull,plugins,simulate}")
     options = list(iter_options(Settings))
-    general, some = ([option for option in options if option.name in names] for names in (GENERAL, PLUGIN_OPTIONS))
+    general, some, few = (
+        [option for option in options if option.name in names] for names in (GENERAL, PLUGIN_OPTIONS, SIMULATE_OPTIONS)
+    )
     add_command(commands, "serve", serve, "fetch the model if need be, and serve it", options)
     puller = add_command(commands, "pull", pull, "fetch and convert a model, print its folder", general, " [NAME]")
     puller.add_argument("model.model", metavar="NAME", nargs="?", default=argparse.SUPPRESS, help="as for --model")
     add_command(commands, "plugins", plugins, "list what is installed and what is chosen", some)
+    summary = "replay traces: what would a policy have hit?"
+    add_simulate_arguments(add_command(commands, "simulate", simulate, summary, few, " TRACE..."), SIMULATE)
     return parser
 
 
 def add_command(
     commands: "argparse._SubParsersAction[Parser]",
     name: str,
-    command: Callable[[Settings], int],
+    command: Callable[..., int],
     summary: str,
     options: Iterable[Option],
     arguments: str = "",
@@ -163,6 +171,13 @@ def plugins(settings: Settings) -> int:
     for problem in registry.problems:
         say(f"broken: {problem}")
     return 0
+
+
+def simulate(settings: Settings, own: Mapping[str, Any]) -> int:
+    from openai_kv.simulate import command
+    from openai_kv.simulate.run_case import PolicySource
+
+    return command.simulate(command.parse_options(own), PolicySource(settings.cache.plugins_dir, settings.plugins))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ ARROWS: dict[str, set[str]] = {
     "cache": set(),
     "hookspecs": {"cache"},
     "default_plugins": {"cache", "hookspecs"},
+    "testing": {"cache"},
     "exporting": set(),
     "tokenizer": set(),
     "scheduler": {"cache"},
@@ -24,6 +25,7 @@ ARROWS: dict[str, set[str]] = {
     "config_sources": set(),
     "config": {"config_sources"},
     "plugins": {"cache", "hookspecs", "default_plugins", *SETTINGS},
+    "simulate": {"cache", "plugins", "default_plugins", *SETTINGS},
     "model_store": {"model_runner", *SETTINGS},
 }
 EVERYTHING = {"build", "cli"}
@@ -34,7 +36,7 @@ ONLY_IN = {
     "uvicorn": {"server"},
     "asyncio": {"server", "engine"},
     "threading": {"engine"},
-    "multiprocessing": {"engine"},
+    "multiprocessing": {"engine", "simulate"},
     "pluggy": {"hookspecs", "plugins"},
 }
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,14 @@ class PolicySource:
     """Where policies come from: the plugins there are, and their options by name."""
 
     plugins_dir: str = ""
-    options: Mapping[str, Mapping[str, Any]] = {}
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def create(self, spec: str) -> EvictionPolicy:
-        """`NAME` or `NAME:option=value,option=value`. Raises PluginError or ConfigError."""
-        name, _, given = spec.partition(":")
-        extra = dict(parse_option(spec, text) for text in given.split(",") if text)
-        options = {**self.options, name: {**self.options.get(name, {}), **extra}}
+        """`NAME`, or `NAME:option=value:option=value`. Raises PluginError or ConfigError."""
+        name, *given = spec.split(":")
+        options = dict(self.options)
+        if given:
+            options[name] = {**options.get(name, {}), **dict(parse_option(spec, text) for text in given)}
         return load_plugins(self.plugins_dir).create_policy(name, options)
 
 
@@ -40,7 +41,7 @@ def parse_option(spec: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"--policy {spec}: {text!r} is not option=value")
-    return name.strip(), value.strip()
+    return name, value
 
 
 class TimedPolicy(EvictionPolicy):
@@ -49,7 +50,7 @@ class TimedPolicy(EvictionPolicy):
     def __init__(self, policy: EvictionPolicy) -> None:
         self.seconds = 0.0
         self._choose = policy.select_victim
-        for attribute in vars(EvictionPolicy).keys() - {"select_victim"}:
+        for attribute in {"name", *vars(EvictionPolicy)} - {"select_victim"}:
             if not attribute.startswith("_"):
                 setattr(self, attribute, getattr(policy, attribute))
 
