@@ -7,7 +7,9 @@ from typing import get_type_hints
 
 import pytest
 
-from openai_kv import EvictionPolicy, MetricsExporter, PriorityPolicy
+from openai_kv import POLICY_CONTRACT_VERSION, BlockInfo, CacheInfo, EvictionPolicy, MetricsExporter, PriorityPolicy
+from openai_kv.plugins import load_plugins
+from openai_kv.request import RequestInfo
 
 TEXT = (Path(__file__).parent.parent / "docs" / "plugins.md").read_text(encoding="utf-8")
 
@@ -49,3 +51,50 @@ def test_the_contract_is_documented(cls: type) -> None:
 def test_the_short_way_is_documented() -> None:
     assert documented("PriorityPolicy") <= actual(PriorityPolicy)
     assert documented("PriorityPolicy")
+
+
+def table(first: str) -> list[str]:
+    """The first cells of the table whose header begins with `first`."""
+    match = re.search(rf"^\| {first} \|.*\n\|[-|]+\n((?:\|.*\n)+)", TEXT, re.MULTILINE)
+    assert match is not None
+    return [name for row in match[1].splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+
+
+def test_every_hook_of_a_policy_is_explained() -> None:
+    assert sorted(table("hook \\| when")) == sorted(signature.partition("(")[0] for signature in actual(EvictionPolicy))
+
+
+def section(start: str, end: str) -> str:
+    return TEXT[TEXT.index(start) : TEXT.index(end)]
+
+
+def test_every_field_is_explained() -> None:
+    fields = {name for name, member in vars(BlockInfo).items() if isinstance(member, property)}
+    assert set(table("field")) == fields
+    for record in (RequestInfo, CacheInfo):
+        line = section(f"`{record.__name__}` has", "Take the time from")
+        assert set(record.__slots__) <= set(re.findall(r"`(\w+)`", line))
+
+
+def test_every_built_in_policy_is_listed() -> None:
+    built_in = [plugin.name for plugin in load_plugins().plugins if plugin.hook == "register_eviction_policies"]
+    assert sorted(table("built in")) == sorted(built_in)
+
+
+def test_the_frozen_contract() -> None:
+    """Changing what stands here is a new version; adding is not."""
+    assert POLICY_CONTRACT_VERSION == 1
+    assert "`POLICY_CONTRACT_VERSION` is 1" in TEXT
+    assert actual(EvictionPolicy) >= {
+        "start(self, cache: CacheInfo) -> None",
+        "on_insert(self, block: BlockInfo) -> None",
+        "on_access(self, block: BlockInfo) -> None",
+        "on_miss(self, info: RequestInfo, depth: int) -> None",
+        "on_evictable(self, block: BlockInfo) -> None",
+        "on_unevictable(self, block: BlockInfo) -> None",
+        "on_evict(self, block: BlockInfo) -> None",
+        "admit(self, block: BlockInfo) -> bool",
+        "on_request_finished(self, info: RequestInfo) -> None",
+        "record_attention(self, block: BlockInfo, score: float) -> None",
+        "select_victim(self, candidates: AbstractSet[BlockInfo]) -> BlockInfo",
+    }

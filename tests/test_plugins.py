@@ -1,3 +1,4 @@
+import os
 import shutil
 import subprocess
 import sys
@@ -88,12 +89,12 @@ def test_a_constructor_that_fails_is_a_broken_plugin(folder: Path) -> None:
 
 def test_a_missing_plugin_is_named_with_what_exists() -> None:
     registry = load_plugins()
-    with pytest.raises(PluginError, match=r"no plugin 'lruu'.*did you mean lru.*h2o, lru, sink_lru"):
+    with pytest.raises(PluginError, match=r"no plugin 'lruu'.*did you mean lru.*arc, fifo, .*h2o, .*lru, .*sink_lru"):
         registry.create_policy("lruu", {})
     with pytest.raises(PluginError, match=r"no plugin 'lru' among the metrics exporters.*prometheus"):
         registry.create_exporters(["lru"], {})
-    with pytest.raises(PluginError, match=r"\[plugins.slru\] names no plugin"):
-        registry.create_policy("lru", {"slru": {}})
+    with pytest.raises(PluginError, match=r"\[plugins.slur\] names no plugin"):
+        registry.create_policy("lru", {"slur": {}})
 
 
 def test_broken_plugins_are_reported_and_skipped(folder: Path) -> None:
@@ -151,10 +152,10 @@ def request(manager: KVCacheManager, *tokens: int) -> None:
     manager.finish(info)
 
 
-def survivors(policy: EvictionPolicy) -> set[int]:
-    """Which of the one-block prompts 1, 2 and 3 outlive the arrival of 4 in a pool of three blocks."""
+def survivors(policy: EvictionPolicy, *before: int) -> set[int]:
+    """Which of the one-block prompts 1, 2 and 3 outlive the arrival of 4, after `before`, in a pool of three blocks."""
     manager = KVCacheManager(num_blocks=3, block_size=4, policy=policy, num_hidden_slots=0)
-    for first in (1, 2, 1, 3, 2, 2, 4):
+    for first in (*before, 4):
         request(manager, first, 0, 0, 0)
     manager.check_integrity()
     assert manager.stats().evictions_by_policy == {policy.name: 1}
@@ -165,24 +166,33 @@ def survivors(policy: EvictionPolicy) -> set[int]:
 def test_the_one_file_example_runs_from_plugins_dir() -> None:
     registry = load_plugins(str(EXAMPLES))
     assert registry.problems == ()
-    assert survivors(registry.create_policy("fifo", {})) == {2, 3}
+    assert survivors(registry.create_policy("mru", {}), 1, 2, 3) == {1, 2}
 
 
 def test_the_package_example_installs_and_runs_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
-    shutil.copytree(EXAMPLES / "openai-kv-lfu", source)
+    shutil.copytree(EXAMPLES / "openai-kv-capped-lfu", source)
     install = "install --quiet --no-deps --no-index --no-build-isolation --disable-pip-version-check --target"
     subprocess.run([sys.executable, "-m", "pip", *install.split(), str(target), str(source)], check=True)
+    run_its_tests(source, target)
     monkeypatch.syspath_prepend(target)
     monkeypatch.setenv("COLUMNS", "200")
-    registry = load_plugins()
-    assert survivors(registry.create_policy("lfu", {"lfu": {"max_hits": 4}})) == {1, 2}
-    assert survivors(registry.create_policy("lru", {})) == {2, 3}
-    assert cli.main(["plugins", "--eviction-policy", "lfu"]) == 0
-    row = next(line.split() for line in capsys.readouterr().out.splitlines() if line.split()[0] == "lfu")
-    assert row == ["lfu", "1.0", "entry_point", "register_eviction_policies", "yes", "max_hits=8"]
+    registry, requests = load_plugins(), (1, 2, 1, 3, 2, 2)
+    assert survivors(registry.create_policy("capped_lfu", {"capped_lfu": {"max_hits": 4}}), *requests) == {1, 2}
+    assert survivors(registry.create_policy("lru", {}), *requests) == {2, 3}
+    assert cli.main(["plugins", "--eviction-policy", "capped_lfu"]) == 0
+    row = next(line.split() for line in capsys.readouterr().out.splitlines() if line.split()[0] == "capped_lfu")
+    assert row == ["capped_lfu", "1.0", "entry_point", "register_eviction_policies", "yes", "max_hits=8"]
+
+
+def run_its_tests(source: Path, target: Path) -> None:
+    """As its author would, with the package installed."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(target), *sys.path])}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(source), str(source)]
+    done = subprocess.run(command, env=environment, cwd=source, capture_output=True, text=True, check=False)
+    assert "5 passed" in done.stdout, done.stdout
 
 
 def test_every_hook_of_the_specification_is_known() -> None:

@@ -20,8 +20,8 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text(encoding="utf-8")
 RUN_ELSEWHERE = {
     "pip install -e . && openai-kv serve": "the fixture below, and .ci/run",
     "pip install -e '.[test]' && pytest": ".ci/run",
-    "pip install ./plugins/openai-kv-lfu": "test_plugins.py",
-    "openai-kv serve --eviction-policy lfu": "test_plugins.py",
+    "pip install ./plugins/openai-kv-capped-lfu": "test_plugins.py",
+    "openai-kv serve --eviction-policy capped_lfu": "test_plugins.py",
 }
 
 
