@@ -8,7 +8,7 @@ from openai_kv.cache.eviction import CacheObserver, Evictor
 from openai_kv.cache.policy import CacheInfo, EvictionPolicy
 from openai_kv.request import RequestInfo
 from openai_kv.simulate.replay import Clock, Counter, describe
-from openai_kv.simulate.trace import Trace
+from openai_kv.simulate.trace import Trace, TraceRequest
 
 
 class FlatCache:
@@ -94,15 +94,15 @@ class FlatReplay:
     def run(self) -> None:
         for index, request in enumerate(self._trace.requests):
             self._clock.now = request.time
-            self._replay(describe(index, request), index, request.hash_ids)
+            self._replay(describe(index, request), index, request)
 
-    def _replay(self, info: RequestInfo, index: int, hash_ids: tuple[int, ...]) -> None:
-        cache = self._cache
-        hit_blocks = cache.hits(hash_ids)
+    def _replay(self, info: RequestInfo, index: int, request: TraceRequest) -> None:
+        cache, stored_ids = self._cache, request.stored_ids
+        hit_blocks = cache.hits(request.hash_ids)
         self._counter.count(index, hit_blocks)
-        if hit_blocks < len(hash_ids):
+        if hit_blocks < len(request.hash_ids):
             cache.miss(info, hit_blocks)
-        depths = range(len(hash_ids))
+        depths = range(len(stored_ids))
         for depth in depths if self._head else reversed(depths):
-            cache.use(info, hash_ids[depth], depth)
+            cache.use(info, stored_ids[depth], depth)
         cache.finish(info)

@@ -10,16 +10,16 @@ from openai_kv.simulate.trace import TraceRequest
 
 
 class Lookahead:
-    """`next_uses[i][j]`: number of the next request after i that has block j of request i; `never` if there is none."""
+    """`next_uses[i][j]`: the next request after i that looks for stored block j of request i; `never` if none does."""
 
     def __init__(self, requests: Sequence[TraceRequest]) -> None:
         self.never = len(requests)
         seen: dict[int, int] = {}
         uses = []
         for index in range(len(requests) - 1, -1, -1):
-            hash_ids = requests[index].hash_ids
-            uses.append([seen.get(hash_id, self.never) for hash_id in hash_ids])
-            seen.update(dict.fromkeys(hash_ids, index))
+            request = requests[index]
+            uses.append([seen.get(hash_id, self.never) for hash_id in request.stored_ids])
+            seen.update(dict.fromkeys(request.hash_ids, index))
         self.next_uses = uses[::-1]
 
 

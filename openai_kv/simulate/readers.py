@@ -132,22 +132,25 @@ def leaves(requests: list[Record]) -> Iterator[Record]:
 
 
 def read_recorded(name: str, records: list[Record]) -> Trace:
-    """`openai-kv serve --record-trace`: a header, then a line a request."""
+    """`openai-kv serve --record-trace`: a header, then a line a request as it ended, whole blocks with the answer's."""
     header, *lines = records
-    ids = PrefixIds()
-    requests = [
-        TraceRequest(
-            time=record["timestamp"],
-            hash_ids=ids.intern(record["hash_ids"], record["scope"]),
-            input_tokens=record["input_length"],
-            output_tokens=record["output_length"],
-            session_id=record["session_id"],
-            turn=record["turn"],
-            kind=record["kind"],
-        )
-        for record in lines
-    ]
-    return Trace(name, "openai-kv", header["block_tokens"], tuple(sorted(requests, key=lambda request: request.time)))
+    size, ids = header["block_tokens"], PrefixIds()
+    requests = [recorded(ids.intern(record["hash_ids"]), record, size) for record in lines]
+    return Trace(name, "openai-kv", size, tuple(sorted(requests, key=lambda request: request.time)))
+
+
+def recorded(chain: tuple[int, ...], record: Record, block_tokens: int) -> TraceRequest:
+    prompt_blocks = record["input_length"] // block_tokens
+    return TraceRequest(
+        time=record["timestamp"],
+        hash_ids=chain[:prompt_blocks],
+        input_tokens=record["input_length"],
+        output_tokens=record["output_length"],
+        session_id=record["session_id"],
+        turn=record["turn"],
+        kind=record["kind"],
+        answer_ids=chain[prompt_blocks:],
+    )
 
 
 READERS = {

@@ -97,8 +97,8 @@ class RadixReplay:
         info = describe(index, request)
         hit = self.manager.lookup((*request.hash_ids, UNCACHED), info)
         self.counter.count(index, hit.num_tokens)
-        stored = self._make_room(index, info, hit, len(request.hash_ids))
-        self.manager.cache_blocks(info.request_id, request.hash_ids[:stored], with_tail=False)
+        stored = self._make_room(index, info, hit, len(request.stored_ids))
+        self.manager.cache_blocks(info.request_id, request.stored_ids[:stored], with_tail=False)
         self.manager.free(info.request_id)
         self.manager.finish(info)
 

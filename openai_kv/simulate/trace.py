@@ -15,6 +15,12 @@ class TraceRequest:
     session_id: str | None = None
     turn: int = 1
     kind: str = "completion"
+    answer_ids: tuple[int, ...] = ()
+
+    @property
+    def stored_ids(self) -> tuple[int, ...]:
+        """All blocks that the request leaves."""
+        return self.hash_ids + self.answer_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,7 @@ class Trace:
 
     @property
     def num_different_blocks(self) -> int:
-        return len({hash_id for request in self.requests for hash_id in request.hash_ids})
+        return len({hash_id for request in self.requests for hash_id in request.stored_ids})
 
     def hit_tokens(self, request: TraceRequest, num_blocks: int) -> int:
         """Tokens in the first `num_blocks` blocks of `request`; the last block may be partial."""
