@@ -62,8 +62,12 @@ class Engine:
         return [] if request is None else [self._reporter.request_output(request, self._clock(), sampled=False)]
 
     def fail_running(self) -> list[RequestOutput]:
-        """After a step that raised: end whatever was running, so that the waiting requests get their chance."""
-        ids = [request.request_id for request in self.scheduler.running]
+        """After a step that raised: end whatever was running, so that the waiting requests get their chance.
+
+        Where nothing ran it was the oldest waiting one that could not be scheduled: it ends, or it would fail for ever.
+        """
+        failed = list(self.scheduler.running) or list(self.scheduler.waiting)[:1]
+        ids = [request.request_id for request in failed]
         return [output for request_id in ids for output in self.abort(request_id, FinishReason.ERROR)]
 
     def stats(self) -> EngineStats:

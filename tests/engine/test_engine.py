@@ -1,12 +1,14 @@
 """The whole engine over the fake model: whatever the cache, the batch or the pool does, the tokens are the same."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
+from openai_kv.cache.hit import CacheHit
 from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import MetricsExporter, RequestStats, StepStats
-from openai_kv.request import FinishReason
+from openai_kv.request import FinishReason, RequestInfo
 from tests.fakes import FakeModelRunner, expected_output
 from tests.harness import Run, Shape, build_engine, fake_runner, make_request
 
@@ -187,6 +189,27 @@ def test_a_failed_admission_leaves_no_wrong_content_behind() -> None:
     assert run.generate(third) == [expected([*PROMPT, 99], 8)]
 
 
+def test_a_request_that_can_not_be_scheduled_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = make()
+    manager = run.engine.scheduler.manager
+    bad, good = make_request(PROMPT), make_request([1, 2, 3])
+    lookup = manager.lookup
+
+    def failing(token_ids: Sequence[int], info: RequestInfo) -> CacheHit:
+        if info == bad.info:
+            raise RuntimeError("on purpose")
+        return lookup(token_ids, info)
+
+    monkeypatch.setattr(manager, "lookup", failing)
+    run.add(bad, good)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        run.step()
+    run.take(run.engine.fail_running())
+    run.until_idle()
+    assert run.finish_reason(bad) is FinishReason.ERROR
+    assert run.tokens(good) == expected([1, 2, 3], 8)
+
+
 def test_stop_reasons() -> None:
     run, _ = make()
     tokens = expected(PROMPT, 8)
@@ -245,6 +268,21 @@ def test_reports_add_up() -> None:
         requests[0].request_id: 5,
         requests[1].request_id: 7,
     }
+
+
+def test_the_last_report_shows_what_an_abort_left() -> None:
+    recorder, shape = Recorder(), Shape()
+    run = Run(build_engine(fake_runner(shape), shape, exporters=ExporterGroup([recorder])))
+    running, waiting = make_request(PROMPT, 5), make_request([*PROMPT, 9], 5)
+    run.add(running, waiting)
+    run.step()
+    last = recorder.steps[-1]
+    assert (last.running, last.waiting, last.deferred) == (1, 1, 1)
+    for request in (running, waiting):
+        run.take(run.engine.abort(request.request_id))
+    run.until_idle()
+    last = recorder.steps[-1]
+    assert (last.running, last.waiting, last.deferred, last.cache.referenced) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 4, 16])
