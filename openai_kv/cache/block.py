@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from openai_kv.cache.radix_tree import Node
+    from openai_kv.cache.node import Node
 
 TokenIds = tuple[int, ...]
 

@@ -15,8 +15,6 @@ from openai_kv.metrics import CacheStats
 from openai_kv.outputs import BlockCopy
 from openai_kv.request import RequestInfo
 
-__all__ = ["CacheHit", "CacheObserver", "HitKind", "KVCacheManager", "ResetResult"]
-
 
 class KVCacheManager:
     """A request's way: `lookup`, `admit`, then `allocate_slots` and `cache_blocks` as it grows, `free`, `finish`.

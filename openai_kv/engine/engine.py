@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from openai_kv.cache.manager import ResetResult
+from openai_kv.cache.hit import ResetResult
 from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.engine.reporter import Reporter
 from openai_kv.metrics import CacheStats
