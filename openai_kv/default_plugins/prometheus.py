@@ -24,7 +24,6 @@ LATENCY_BUCKETS = bounds(".3 .5 .8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 48
 REUSE_BUCKETS = bounds(".001 .002 .005 .01 .02 .05 .1 .2 .5 1 2 5 10 20 30 60 120 300 600 1200 1800 3600 21600 86400")
 ITERATION_BUCKETS = bounds("1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384")
 READ_BUCKETS = tuple(float(4**exponent) for exponent in range(5, 19))
-HIT_KINDS = ("exact", "radix", "partial")
 
 
 def one_two_five(limit: int) -> Buckets:
@@ -133,9 +132,8 @@ def collect_cache(cache: CacheStats) -> Iterator[Metric]:
     yield gauge("vllm:kv_cache_usage_perc", cache.referenced / cache.total)
     yield counter("vllm:prefix_cache_queries", cache.prompt_tokens)
     yield counter("vllm:prefix_cache_hits", sum(cache.hit_tokens.values()))
-    lookups = {kind: cache.hits.get(kind, 0) for kind in HIT_KINDS}
-    yield counter("openai_kv_prefix_lookups", {**lookups, "miss": cache.miss_count}, "kind")
-    yield counter("openai_kv_tokens_saved", {kind: cache.hit_tokens.get(kind, 0) for kind in HIT_KINDS}, "kind")
+    yield counter("openai_kv_prefix_lookups", {**cache.hits, "miss": cache.miss_count}, "kind")
+    yield counter("openai_kv_tokens_saved", cache.hit_tokens, "kind")
     yield counter("openai_kv_evictions", cache.evictions_by_policy, "policy tier")
     states = {"free": cache.free, "cached": cache.cached, "referenced": cache.referenced}
     yield gauge("openai_kv_blocks", {**states, "soft_pinned": 0, "pinned": 0}, "state tier")

@@ -19,14 +19,13 @@ from openai_kv.server.fields import (
     FreeObject,
     Integer,
     Neutral,
-    Notes,
     Number,
     Object,
     String,
-    TokenIds,
 )
 from openai_kv.server.messages import check_message
-from openai_kv.server.violations import check_length, excluded, join, wrong_type, wrong_value
+from openai_kv.server.token_fields import LogitBias, Prompts, TokenIds
+from openai_kv.server.violations import excluded
 
 UNSUPPORTED = Neutral(())
 RENAMED = {
@@ -63,44 +62,6 @@ class Limits:
     @classmethod
     def of(cls, server: ServerSettings, info: ModelInfo) -> "Limits":
         return cls(server, info.vocab_size, info.max_model_len)
-
-
-@dataclass(frozen=True, slots=True)
-class LogitBias:
-    """Token id as text -> number; returned with integer keys."""
-
-    maximum: int
-    vocab_size: int
-
-    def __call__(self, value: Any, path: str, notes: Notes) -> dict[int, float]:
-        if not isinstance(value, dict):
-            raise wrong_type(path, "an object", value)
-        check_length(len(value), path, "object", self.maximum)
-        return dict(self.entry(name, bias, join(path, name), notes) for name, bias in value.items())
-
-    def entry(self, name: str, bias: Any, path: str, notes: Notes) -> tuple[int, float]:
-        if not (name.isascii() and name.isdigit() and int(name[:20]) < self.vocab_size):
-            raise wrong_value(path, f"for a token id from 0 to {self.vocab_size - 1}", name)
-        return int(name), Number(-100, 100)(bias, path, notes)
-
-
-@dataclass(frozen=True, slots=True)
-class Prompts:
-    """One prompt or several, text or token ids; returned as a list with one kind of entry."""
-
-    maximum: int
-    vocab_size: int
-
-    def __call__(self, value: Any, path: str, notes: Notes) -> list[Any]:
-        if isinstance(value, str):
-            return [value]
-        if isinstance(value, list) and value and type(value[0]) in (int, float):
-            return [TokenIds(self.vocab_size)(value, path, notes)]
-        if not isinstance(value, list):
-            raise wrong_type(path, "a string or an array", value)
-        of_text = bool(value) and isinstance(value[0], str)
-        entry: Check = String() if of_text else TokenIds(self.vocab_size)
-        return Array(entry, self.maximum, empty=False)(value, path, notes)
 
 
 def check_stop(limits: Limits) -> Check:
