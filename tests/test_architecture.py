@@ -21,7 +21,7 @@ ARROWS: dict[str, set[str]] = {
     "scheduler": {"cache", "herd"},
     "model_runner": set(),
     "engine": {"scheduler", "cache", "exporting", "tokenizer"},
-    "server": {"engine", "cache", "exporting", "tokenizer", "plugins", *SETTINGS},
+    "server": {"engine", "exporting", "tokenizer", *SETTINGS},
     "config_sources": set(),
     "config": {"config_sources"},
     "plugins": {"cache", "hookspecs", "default_plugins", *SETTINGS},

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import RequestStats, StepStats
-from openai_kv.outputs import ModelRunnerOutput, RequestOutput, SchedulerOutput
+from openai_kv.outputs import ModelRunnerOutput, RequestOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import Request
 from openai_kv.scheduler import Scheduler
 
@@ -30,35 +30,40 @@ class Reporter:
         self, scheduler: Scheduler, scheduled: SchedulerOutput, output: ModelRunnerOutput, updated: Sequence[Request]
     ) -> list[RequestOutput]:
         now = self._clock()
-        sampled = [request for request in updated if request.request_id in output.sampled_token_ids]
-        first = tuple(now - request.arrival_time for request in sampled if request.first_token_time is None)
-        gaps = tuple(now - request.last_token_time for request in sampled if request.last_token_time is not None)
-        self._exporters.on_step(
-            StepStats(
-                step=scheduled.step,
-                step_seconds=now - scheduled.time,
-                running=len(scheduler.running),
-                waiting=len(scheduler.waiting),
-                deferred=scheduler.num_deferred,
-                scheduled_tokens=scheduled.num_tokens,
-                computed_prompt_tokens=sum(
-                    _prompt_rows(item.num_computed_tokens, len(item.token_ids), request.num_prompt_tokens)
-                    for item, request in zip(scheduled.requests, updated, strict=True)
-                ),
-                generated_tokens=len(sampled),
-                preemptions=scheduler.num_preemptions - self._preemptions,
-                attention_read_bytes=output.attention_read_bytes,
-                inter_token_seconds=gaps,
-                time_to_first_token_seconds=first,
-                cache=scheduler.manager.stats(),
-            )
-        )
+        self._exporters.on_step(self._step_stats(scheduler, scheduled, output, updated, now))
         self._preemptions = scheduler.num_preemptions
         return [
             self.request_output(request, now, request.request_id in output.sampled_token_ids)
             for request in updated
             if request.finish_reason or request.request_id in output.sampled_token_ids
         ]
+
+    def _step_stats(
+        self,
+        scheduler: Scheduler,
+        scheduled: SchedulerOutput,
+        output: ModelRunnerOutput,
+        updated: Sequence[Request],
+        now: float,
+    ) -> StepStats:
+        sampled = [request for request in updated if request.request_id in output.sampled_token_ids]
+        first = tuple(now - request.arrival_time for request in sampled if request.first_token_time is None)
+        gaps = tuple(now - request.last_token_time for request in sampled if request.last_token_time is not None)
+        return StepStats(
+            step=scheduled.step,
+            step_seconds=now - scheduled.time,
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            deferred=scheduler.num_deferred,
+            scheduled_tokens=scheduled.num_tokens,
+            computed_prompt_tokens=sum(map(_prompt_rows, scheduled.requests, updated)),
+            generated_tokens=len(sampled),
+            preemptions=scheduler.num_preemptions - self._preemptions,
+            attention_read_bytes=output.attention_read_bytes,
+            inter_token_seconds=gaps,
+            time_to_first_token_seconds=first,
+            cache=scheduler.manager.stats(),
+        )
 
     def request_output(self, request: Request, now: float, sampled: bool) -> RequestOutput:
         """What the client of `request` gets; for a finished one the exporters get their record too."""
@@ -85,9 +90,10 @@ class Reporter:
         return result
 
 
-def _prompt_rows(start: int, num_rows: int, num_prompt_tokens: int) -> int:
-    """How many of the rows are prompt positions."""
-    return max(0, min(start + num_rows, num_prompt_tokens) - start)
+def _prompt_rows(item: ScheduledRequest, request: Request) -> int:
+    """How many of the item's rows are prompt positions."""
+    start = item.num_computed_tokens
+    return max(0, min(start + len(item.token_ids), request.num_prompt_tokens) - start)
 
 
 def _request_stats(request: Request, output: RequestOutput) -> RequestStats:
