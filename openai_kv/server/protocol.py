@@ -28,6 +28,7 @@ from openai_kv.server.token_fields import LogitBias, Prompts, TokenIds
 from openai_kv.server.violations import excluded
 
 UNSUPPORTED = Neutral(())
+MAX_INTEGER = 2**63 - 1  # sums of much longer ones can't be written into an error message
 RENAMED = {
     "stop_sequences": "stop",
     "max_new_tokens": "max_tokens",
@@ -79,7 +80,7 @@ def sampling_fields(limits: Limits) -> dict[str, Check]:
         "presence_penalty": Number(-2, 2),
         "repetition_penalty": Number(0.01, 10),
         "logit_bias": LogitBias(limits.server.max_logit_bias, limits.vocab_size),
-        "seed": Integer(-(2**63), 2**63 - 1),
+        "seed": Integer(-MAX_INTEGER - 1, MAX_INTEGER),
         "stop": check_stop(limits),
         "ignore_eos": Boolean(),
         "min_tokens": Integer(0),
@@ -123,8 +124,8 @@ def chat_body(limits: Limits) -> Object:
     fields: Mapping[str, Check] = {
         **common_fields(limits),
         **template_fields(limits),
-        "max_completion_tokens": Integer(1),
-        "max_tokens": Integer(1),
+        "max_completion_tokens": Integer(1, MAX_INTEGER),
+        "max_tokens": Integer(1, MAX_INTEGER),
         "service_tier": Choice(("auto", "default", "flex", "scale", "priority", "fast")),
         "store": Boolean(),
         "verbosity": Choice(("low", "medium", "high")),
@@ -151,7 +152,7 @@ def completion_body(limits: Limits) -> Object:
         **common_fields(limits),
         "prompt": Prompts(limits.server.max_prompts, limits.vocab_size),
         "add_special_tokens": Boolean(),
-        "max_tokens": Integer(0),
+        "max_tokens": Integer(0, MAX_INTEGER),
         "n": Neutral((1,)),
         "best_of": Neutral((1,)),
         "echo": Neutral((False,)),
@@ -168,7 +169,7 @@ def generate_body(limits: Limits) -> Object:
         "prompt": String(),
         "prompt_token_ids": TokenIds(limits.vocab_size),
         "add_special_tokens": Boolean(),
-        "max_tokens": Integer(0),
+        "max_tokens": Integer(0, MAX_INTEGER),
         "logprobs": UNSUPPORTED,
         "add_generation_prompt": Neutral((True,)),
         "continue_final_message": Neutral((False,)),

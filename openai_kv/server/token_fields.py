@@ -6,6 +6,8 @@ from typing import Any
 from openai_kv.server.fields import Array, Check, Integer, Notes, Number, String
 from openai_kv.server.violations import check_filled, check_length, join, wrong_type, wrong_value
 
+MAX_DIGITS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class TokenIds:
@@ -46,7 +48,8 @@ class LogitBias:
         return dict(self.entry(name, bias, join(path, name), notes) for name, bias in value.items())
 
     def entry(self, name: str, bias: Any, path: str, notes: Notes) -> tuple[int, float]:
-        if not (name.isascii() and name.isdigit() and int(name[:20]) < self.vocab_size):
+        short = len(name) <= MAX_DIGITS and name.isascii() and name.isdigit()
+        if not (short and int(name) < self.vocab_size):
             raise wrong_value(path, f"for a token id from 0 to {self.vocab_size - 1}", name)
         return int(name), Number(-100, 100)(bias, path, notes)
 
