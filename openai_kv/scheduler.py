@@ -60,6 +60,7 @@ class Scheduler:
         self.limits = limits
         self.waiting: SortedKeyList[Request, float] = SortedKeyList(key=lambda request: request.arrival_time)
         self.running: SortedKeyList[Request, float] = SortedKeyList(key=lambda request: request.arrival_time)
+        self.ended: list[Request] = []  # since the last schedule()
         self.num_preemptions = 0
         self._requests: dict[str, Request] = {}
         self._herd = Herd(self.running, manager.block_size)
@@ -68,12 +69,12 @@ class Scheduler:
         self._clock = clock
         self._on_started = on_started
         self._step = 0
-        self._aborted = False
+        self._unreported_change = False
 
     @property
     def has_work(self) -> bool:
-        """Also after an abort: as in vLLM one more step, if an empty one, tells the exporters how things stand now."""
-        return bool(self._requests) or self._aborted
+        """Also after a change between steps: as in vLLM an empty step then tells the exporters how things stand."""
+        return bool(self._requests) or self._unreported_change
 
     @property
     def num_deferred(self) -> int:
@@ -90,15 +91,20 @@ class Scheduler:
         request = self._requests.get(request_id)
         if request is not None:
             self._finish(request, reason)
-            self._aborted = True
+            self.report_soon()
         return request
+
+    def report_soon(self) -> None:
+        """Something changed between two steps."""
+        self._unreported_change = True
 
     # -- schedule ------------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput:
         """The next step: running requests first, then waiting ones, each catching up as far as the budget goes."""
         self._step += 1
-        self._aborted = False
+        self._unreported_change = False
+        self.ended.clear()
         decoding = sum(request.num_computed_tokens + 1 == len(request.token_ids) for request in self.running)
         plan = _Plan(budget=self.limits.max_num_batched_tokens - decoding)
         self._schedule_running(plan)
@@ -149,7 +155,9 @@ class Scheduler:
         if self._herd.defer(request, hit.num_tokens):
             return True
         first_time = request.num_cached_tokens is None
-        copies = self.manager.admit(request.info, hit, len(request.token_ids), count=first_time)
+        # A block to grow for each that runs, or the newcomer would be preempted as soon as one of them needs it.
+        spare = len(self.running)
+        copies = self.manager.admit(request.info, hit, len(request.token_ids), count=first_time, spare=spare)
         if copies is None:
             return False
         plan.copies.extend(copies)
@@ -246,6 +254,7 @@ class Scheduler:
             self._release(request, keep=reason is not FinishReason.ERROR)
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
+        self.ended.append(request)
         self._herd.forget(request)
         del self._requests[request.request_id]
         request.cache_write_tokens = self.manager.cache_write_tokens(request.request_id)

@@ -7,7 +7,7 @@ from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import RequestStats, StepStats
 from openai_kv.outputs import ModelRunnerOutput, RequestOutput, ScheduledRequest, SchedulerOutput
-from openai_kv.request import Request
+from openai_kv.request import FinishReason, Request
 from openai_kv.scheduler import Scheduler
 
 
@@ -33,7 +33,7 @@ class Reporter:
         self._exporters.on_step(self._step_stats(scheduler, scheduled, output, updated, now))
         self._preemptions = scheduler.num_preemptions
         return [
-            self.request_output(request, now, request.request_id in output.sampled_token_ids)
+            self.request_output(request, sampled=request.request_id in output.sampled_token_ids)
             for request in updated
             if request.finish_reason or request.request_id in output.sampled_token_ids
         ]
@@ -65,15 +65,25 @@ class Reporter:
             cache=scheduler.manager.stats(),
         )
 
-    def request_output(self, request: Request, now: float, sampled: bool) -> RequestOutput:
+    def request_output(self, request: Request, *, sampled: bool) -> RequestOutput:
         """What the client of `request` gets; for a finished one the exporters get their record too."""
         if sampled:
-            request.first_token_time = request.first_token_time or now
-            request.last_token_time = now
+            request.last_token_time = self._clock()
+            request.first_token_time = request.first_token_time or request.last_token_time
+        token_ids = (request.token_ids[-1],) if sampled else ()
+        return self._output(request, self._detokenizer.take(request), token_ids)
+
+    def failed_output(self, request: Request) -> RequestOutput:
+        """The end of a request whose step failed; its text may be lost."""
+        request.finish_reason = FinishReason.ERROR
+        self._detokenizer.drop(request)
+        return self._output(request, "", ())
+
+    def _output(self, request: Request, text: str, token_ids: tuple[int, ...]) -> RequestOutput:
         result = RequestOutput(
             request_id=request.request_id,
-            text=self._detokenizer.take(request),
-            token_ids=(request.token_ids[-1],) if sampled else (),
+            text=text,
+            token_ids=token_ids,
             num_prompt_tokens=request.num_prompt_tokens,
             num_output_tokens=request.num_output_tokens,
             cached_tokens=request.num_cached_tokens or 0,
@@ -83,7 +93,7 @@ class Reporter:
             stop_reason=request.stop_reason,
             queue_seconds=_since(request, request.first_scheduled_time),
             first_token_seconds=_since(request, request.first_token_time),
-            total_seconds=now - request.arrival_time,
+            total_seconds=self._clock() - request.arrival_time,
         )
         if request.finish_reason is not None:
             self._exporters.on_request_finished(_request_stats(request, result))

@@ -8,7 +8,7 @@ import pytest
 from openai_kv.cache.hit import CacheHit
 from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import MetricsExporter, RequestStats, StepStats
-from openai_kv.request import FinishReason, RequestInfo
+from openai_kv.request import FinishReason, Request, RequestInfo
 from tests.fakes import FakeModelRunner, expected_output
 from tests.harness import Run, Shape, build_engine, fake_runner, make_request
 
@@ -208,6 +208,37 @@ def test_a_request_that_can_not_be_scheduled_does_not_stop_the_others(monkeypatc
     run.until_idle()
     assert run.finish_reason(bad) is FinishReason.ERROR
     assert run.tokens(good) == expected([1, 2, 3], 8)
+
+
+def test_what_ended_in_a_failed_step_is_told_to_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request ends in the step in which taking in the second one's token fails."""
+    run, _ = make()
+    first, second, third = make_request(PROMPT, 1), make_request([1, 2, 3]), make_request([4, 5, 6])
+    append = run.engine._detokenizer.append
+
+    def failing(request: Request, token_id: int) -> str | None:
+        if request is second:
+            raise RuntimeError("on purpose")
+        return append(request, token_id)
+
+    monkeypatch.setattr(run.engine._detokenizer, "append", failing)
+    run.add(first, second)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        run.step()
+    run.take(run.engine.fail_running())
+    assert run.finish_reason(first) is run.finish_reason(second) is FinishReason.ERROR
+    assert run.generate(third) == [expected([4, 5, 6], 8)]
+
+
+def test_a_nearly_full_pool_does_not_admit_what_it_would_have_to_preempt() -> None:
+    run, _ = make(Shape(num_blocks=9, max_model_len=36))
+    old, new = make_request(list(range(100, 124)), 12), make_request(list(range(200, 212)), 4)
+    run.generate(old, new)
+    assert (old.num_preemptions, new.num_preemptions) == (0, 0)
+    assert (run.tokens(old), run.tokens(new)) == (
+        expected(list(old.prompt_token_ids), 12),
+        expected(list(new.prompt_token_ids), 4),
+    )
 
 
 def test_stop_reasons() -> None:
