@@ -85,11 +85,10 @@ class StepCollector(Collector):
 
     def __init__(self) -> None:
         self._latest: StepStats | None = None
-        self._computed = self._generated = self._preemptions = 0
+        self._generated = self._preemptions = 0
 
     def update(self, stats: StepStats) -> None:
         self._latest = stats
-        self._computed += stats.computed_prompt_tokens
         self._generated += stats.generated_tokens
         self._preemptions += stats.preemptions
 
@@ -99,7 +98,7 @@ class StepCollector(Collector):
         if self._latest is not None:
             yield from collect_queue(self._latest)
             yield from collect_cache(self._latest.cache)
-            yield from collect_prompt(self._computed, sum(self._latest.cache.hit_tokens.values()))
+            yield from collect_prompt(self._latest.cache)
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -139,10 +138,12 @@ def collect_cache(cache: CacheStats) -> Iterator[Metric]:
     yield gauge("openai_kv_blocks", {**states, "soft_pinned": 0, "pinned": 0}, "state tier")
 
 
-def collect_prompt(computed: int, cached: int) -> Iterator[Metric]:
-    yield counter("vllm:prompt_tokens", computed + cached)
+def collect_prompt(cache: CacheStats) -> Iterator[Metric]:
+    """Of each prompt once, at its admission: what a preemption makes run again is not counted again."""
+    cached = sum(cache.hit_tokens.values())
+    yield counter("vllm:prompt_tokens", cache.prompt_tokens)
     yield counter("vllm:prompt_tokens_cached", cached)
-    sources = {"local_compute": computed, "local_cache_hit": cached, "external_kv_transfer": 0}
+    sources = {"local_compute": cache.prompt_tokens - cached, "local_cache_hit": cached, "external_kv_transfer": 0}
     yield counter("vllm:prompt_tokens_by_source", sources, "source")
     yield counter("vllm:prompt_tokens_cached_by_source", {"device": cached, "host": 0, "disk": 0}, "source")
 
