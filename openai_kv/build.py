@@ -22,13 +22,14 @@ from openai_kv.engine.reporter import Reporter
 from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import ServerInfo
 from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
-from openai_kv.outputs import ModelInfo
 from openai_kv.plugins import PluginRegistry, load_plugins
 from openai_kv.scheduler import Scheduler, SchedulerLimits
 from openai_kv.server.context import ServerContext
 from openai_kv.server.run import run
 from openai_kv.tokenizer import Tokenizer
 
+CPU_BATCHED_TOKENS = 512  # a step of 2048 holds up every stream for seconds, and computes no faster
+BATCHED_TOKENS = 2048
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -49,7 +50,7 @@ class EngineBuilder:
         runner = ModelRunner.load(self.model_folder, self.model_name, self._runner_settings())
         manager = self._manager(runner)
         detokenizer = Detokenizer(tokenizer)
-        scheduler = Scheduler(manager, self._limits(runner.info), detokenizer, on_started=on_started)
+        scheduler = Scheduler(manager, self._limits(runner), detokenizer, on_started=on_started)
         self.exporters.start(self._server_info(runner))
         self.tokenizer.set_result(tokenizer)
         return Engine(scheduler, runner, detokenizer, Reporter(detokenizer, self.exporters))
@@ -79,11 +80,11 @@ class EngineBuilder:
             observer=self.exporters,
         )
 
-    def _limits(self, info: ModelInfo) -> SchedulerLimits:
-        engine = self.settings.engine
-        return SchedulerLimits(
-            engine.max_num_seqs, engine.max_num_batched_tokens, info.max_model_len, info.eos_token_ids
-        )
+    def _limits(self, runner: ModelRunner) -> SchedulerLimits:
+        engine, info = self.settings.engine, runner.info
+        default = CPU_BATCHED_TOKENS if runner.device.type == "cpu" else BATCHED_TOKENS
+        max_num_batched_tokens = engine.max_num_batched_tokens or max(default, engine.max_num_seqs)
+        return SchedulerLimits(engine.max_num_seqs, max_num_batched_tokens, info.max_model_len, info.eos_token_ids)
 
     def _server_info(self, runner: ModelRunner) -> ServerInfo:
         info = runner.info

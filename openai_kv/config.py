@@ -131,14 +131,16 @@ class CacheSettings(Section):
 
 class EngineSettings(Section):
     max_num_seqs: int = Field(64, gt=0, description="most requests in one step")
-    max_num_batched_tokens: int = Field(2048, gt=0, description="most tokens in one step")
+    max_num_batched_tokens: int = Field(
+        0, ge=0, description="most tokens in one step; 0 = 512 on the CPU, 2048 elsewhere, at least max_num_seqs"
+    )
     attention_backend: Literal["auto", "sdpa", "cpu"] = Field("auto", description="attention backend")
     use_generation_config: bool = Field(False, description="take sampling defaults from the model")
 
     @field_validator("max_num_batched_tokens")
     @classmethod
     def hold_all_sequences(cls, value: int, info: ValidationInfo) -> int:
-        if value < info.data.get("max_num_seqs", 0):
+        if 0 < value < info.data.get("max_num_seqs", 0):
             raise ValueError("should be at least max_num_seqs, so that every sequence can go on in every step")
         return value
 

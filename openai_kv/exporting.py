@@ -50,7 +50,9 @@ class ExporterGroup:
 
     def scrape(self) -> bytes | None:
         """The first exporter's answer that has one."""
-        return next((body for exporter in self._exporters if (body := exporter.scrape()) is not None), None)
+        pages: list[bytes | None] = []
+        self._each("scrape", lambda exporter: pages.append(exporter.scrape()))
+        return next((page for page in pages if page is not None), None)
 
     def _each(self, hook: str, call: Callable[[MetricsExporter], None]) -> None:
         for exporter in self._exporters:

@@ -9,7 +9,10 @@ from openai_kv.request import RequestInfo
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """The cache between two steps. Blocks: free + cached + referenced == total. `hits` are requests."""
+    """The cache between two steps. Blocks: free + cached + referenced == total.
+
+    `hits` (requests) and `hit_tokens` have an entry for each of exact, radix and partial.
+    """
 
     total: int
     free: int

@@ -15,6 +15,7 @@ from typing import Any
 
 import pluggy
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic_core import to_jsonable_python
 
 from openai_kv import __version__, default_plugins, hookspecs
 from openai_kv.cache.policy import EvictionPolicy
@@ -232,4 +233,4 @@ def describe(plugin: Plugin, active: bool, options: Mapping[str, Any]) -> Plugin
 
 
 def mask(name: str, value: object) -> object:
-    return "***" if any(word in name.lower() for word in SECRETS) else value
+    return "***" if any(word in name.lower() for word in SECRETS) else to_jsonable_python(value, fallback=str)

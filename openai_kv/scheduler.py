@@ -7,7 +7,9 @@ from typing import Protocol
 
 from sortedcontainers import SortedKeyList
 
-from openai_kv.cache.manager import CacheHit, KVCacheManager
+from openai_kv.cache.hit import CacheHit
+from openai_kv.cache.manager import KVCacheManager
+from openai_kv.herd import Herd
 from openai_kv.outputs import BlockCopy, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import FinishReason, Request, RequestStatus
 
@@ -42,18 +44,6 @@ class _Plan:
     preempted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Leader:
-    """A waiting request waits until `request` has computed `num_tokens`, or is no longer running."""
-
-    request: Request
-    num_tokens: int
-
-    @property
-    def busy(self) -> bool:
-        return self.request.status is RequestStatus.RUNNING and self.request.num_computed_tokens < self.num_tokens
-
-
 class Scheduler:
     """Owns the requests and, through the manager, their blocks. One thread; requests come and go between steps."""
 
@@ -70,22 +60,26 @@ class Scheduler:
         self.limits = limits
         self.waiting: SortedKeyList[Request, float] = SortedKeyList(key=lambda request: request.arrival_time)
         self.running: SortedKeyList[Request, float] = SortedKeyList(key=lambda request: request.arrival_time)
+        self.ended: list[Request] = []  # since the last schedule()
         self.num_preemptions = 0
         self._requests: dict[str, Request] = {}
-        self._leaders: dict[str, _Leader] = {}
+        self._herd = Herd(self.running, manager.block_size)
         self._reserved_slots: dict[str, int] = {}
         self._text = text
         self._clock = clock
         self._on_started = on_started
         self._step = 0
+        self._unreported_change = False
 
     @property
     def has_work(self) -> bool:
-        return bool(self._requests)
+        """Also after a change between steps: as in vLLM an empty step then tells the exporters how things stand."""
+        return bool(self._requests) or self._unreported_change
 
     @property
     def num_deferred(self) -> int:
-        return len(self._leaders)
+        """Waiting requests that wait for blocks which another one computes."""
+        return self._herd.num_waiting
 
     def add(self, request: Request) -> None:
         assert request.request_id not in self._requests, f"request {request.request_id} was added twice"
@@ -97,13 +91,20 @@ class Scheduler:
         request = self._requests.get(request_id)
         if request is not None:
             self._finish(request, reason)
+            self.report_soon()
         return request
+
+    def report_soon(self) -> None:
+        """Something changed between two steps."""
+        self._unreported_change = True
 
     # -- schedule ------------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput:
         """The next step: running requests first, then waiting ones, each catching up as far as the budget goes."""
         self._step += 1
+        self._unreported_change = False
+        self.ended.clear()
         decoding = sum(request.num_computed_tokens + 1 == len(request.token_ids) for request in self.running)
         plan = _Plan(budget=self.limits.max_num_batched_tokens - decoding)
         self._schedule_running(plan)
@@ -145,21 +146,18 @@ class Scheduler:
         for request in list(self.waiting):
             if len(self.running) >= self.limits.max_num_seqs or plan.budget <= 0:
                 return
-            if not self._must_wait(request) and not self._admit(request, plan):
+            if not self._herd.must_wait(request) and not self._admit(request, plan):
                 return
-
-    def _must_wait(self, request: Request) -> bool:
-        """Whether it waits for a block that another request is computing; the oldest of a herd leads."""
-        leader = self._leaders.get(request.request_id)
-        return leader is not None and leader.busy
 
     def _admit(self, request: Request, plan: _Plan) -> bool:
         """Give a waiting request its blocks and first rows; False: the pool is full, and nobody may overtake."""
         hit = self.manager.lookup(request.token_ids, request.info)
-        if self._defer(request, hit):
+        if self._herd.defer(request, hit.num_tokens):
             return True
         first_time = request.num_cached_tokens is None
-        copies = self.manager.admit(request.info, hit, len(request.token_ids), count=first_time)
+        # A block to grow for each that runs, or the newcomer would be preempted as soon as one of them needs it.
+        spare = len(self.running)
+        copies = self.manager.admit(request.info, hit, len(request.token_ids), count=first_time, spare=spare)
         if copies is None:
             return False
         plan.copies.extend(copies)
@@ -168,20 +166,6 @@ class Scheduler:
         plan.budget -= num_tokens
         plan.requests[request.request_id] = self._rows(request, num_tokens, hit.hidden_slot)
         return True
-
-    def _defer(self, request: Request, hit: CacheHit) -> bool:
-        """A cold herd computes its prefix once: wait if someone is prefilling at least one whole block that we lack."""
-        self._leaders.pop(request.request_id, None)
-        wanted = hit.num_tokens + self.manager.block_size
-        if wanted >= len(request.token_ids):
-            return False
-        prefix = request.token_ids[:wanted]
-        for other in self.running:
-            leads = other.num_computed_tokens < wanted and other.info.namespace == request.info.namespace
-            if leads and other.token_ids[:wanted] == prefix:
-                self._leaders[request.request_id] = _Leader(other, wanted)
-                return True
-        return False
 
     def _start(self, request: Request, hit: CacheHit) -> None:
         self.waiting.remove(request)
@@ -270,7 +254,8 @@ class Scheduler:
             self._release(request, keep=reason is not FinishReason.ERROR)
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
-        self._leaders.pop(request.request_id, None)
+        self.ended.append(request)
+        self._herd.forget(request)
         del self._requests[request.request_id]
         request.cache_write_tokens = self.manager.cache_write_tokens(request.request_id)
         self.manager.finish(request.info)

@@ -10,6 +10,8 @@ from tokenizers.decoders import DecodeStream
 from openai_kv.errors import ModelLoadError, TemplateError
 
 MAX_TEMPLATE_OUTPUT = 16 * 2**20
+# What jinja itself raises, and what expressions over a client's values can.
+TEMPLATE_FAILURES = (JinjaError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -78,7 +80,7 @@ class Tokenizer:
                 tokenize=False,
                 **(template_kwargs or {}),
             )
-        except (JinjaError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        except TEMPLATE_FAILURES as error:
             raise TemplateError(f"The chat template refuses these messages: {error}", param="messages") from error
         if len(text) > MAX_TEMPLATE_OUTPUT:
             raise TemplateError("The chat template makes more than 16 MiB of these messages.", param="messages")

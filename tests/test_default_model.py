@@ -16,7 +16,7 @@ from openai_kv.request import FinishReason
 from openai_kv.tokenizer import Tokenizer
 from tests.harness import Run, Shape, build_engine, make_request
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.usefixtures("one_thread")]
 SHAPE = Shape(num_blocks=160, block_size=16, max_num_seqs=16, max_num_batched_tokens=512, max_model_len=2048)
 
 
@@ -92,8 +92,8 @@ def test_forty_seven_shared_tokens_with_blocks_of_64(model: CausalLM, tokenizer:
     assert sum(rows) == 49 + 3 + 2, "two prompts and a decode row each, less what was cached"
 
 
-def test_blocks_continue_in_plain_transformers_code(model: CausalLM, tokenizer: Tokenizer) -> None:
-    """A cached prefix as a DynamicCache gives the logits that the whole text gives."""
+def test_a_cached_prefix_is_a_dynamic_cache_of_its_length(model: CausalLM, tokenizer: Tokenizer) -> None:
+    """That plain transformers code goes on from it is shown in model_runner/test_kv_pool.py."""
     run = start(model, tokenizer)
     prompt = tokenizer.encode("The quick brown fox jumps over the lazy dog, and then it")
     run.generate(make_request(prompt, 1))
@@ -116,7 +116,7 @@ class ListeningH2O(H2OPolicy):
         super().record_attention(block, score)
 
 
-def test_h2o_measures_attention_and_keeps_first_blocks(model: CausalLM, tokenizer: Tokenizer) -> None:
+def test_h2o_hears_of_attention_and_evicts(model: CausalLM, tokenizer: Tokenizer) -> None:
     policy = ListeningH2O()
     shape = Shape(num_blocks=24, block_size=16, max_num_batched_tokens=256, max_model_len=256)
     run = start(model, tokenizer, shape, policy)

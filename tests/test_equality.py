@@ -20,6 +20,7 @@ from tests.harness import Run, Shape, build_engine, make_request
 from tests.tiny_models import save_tiny_model
 from tests.tiny_tokenizer import tiny_tokenizer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 NEW_TOKENS = 64
 NEAR_TIE = 1e-4
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma3", "gpt2")

@@ -10,6 +10,9 @@ class Broken(MetricsExporter):
     def on_http_request(self, stats: HttpStats) -> None:
         raise ValueError("no")
 
+    def scrape(self) -> bytes | None:
+        raise ValueError("no page")
+
 
 class Recording(MetricsExporter):
     name = "recording"
@@ -38,6 +41,8 @@ def test_a_raising_exporter_stops_nobody_and_is_counted(caplog: pytest.LogCaptur
     assert sum("broken raised" in record.message for record in caplog.records) == 1
 
 
-def test_scrape_takes_the_first_that_has_an_answer() -> None:
-    assert ExporterGroup([Broken(), Recording()]).scrape() == b"text"
+def test_the_page_is_of_the_first_exporter_that_can_make_one() -> None:
+    group = ExporterGroup([Broken(), Recording()])
+    assert group.scrape() == b"text"
+    assert group.errors["broken", "scrape"] == 1
     assert ExporterGroup([Broken()]).scrape() is None

@@ -12,7 +12,7 @@ from openai_kv.cache.manager import KVCacheManager
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.default_plugins.prometheus import PrometheusExporter
 from openai_kv.errors import ConfigError, PluginError
-from openai_kv.plugins import HOOKS, PluginRegistry, load_plugins
+from openai_kv.plugins import HOOKS, PluginRegistry, load_plugins, mask
 from openai_kv.request import RequestInfo
 
 EXAMPLES = Path(__file__).parent.parent / "plugins"
@@ -136,6 +136,11 @@ def test_the_report_masks_secrets_and_shows_defaults(folder: Path) -> None:
     assert mine.options == {"protected_hits": 2, "api_token": "***", "strict": False}
     assert (mine.source, mine.hooks, mine.active) == ("file", ("register_eviction_policies",), True)
     assert (lru.source, lru.active, lru.options) == ("builtin", False, {})
+
+
+def test_options_that_json_does_not_know_are_shown_as_text() -> None:
+    assert mask("folder", Path("/there")) == "/there"
+    assert "object" in str(mask("anything", object()))
 
 
 def test_registries_share_nothing(folder: Path) -> None:

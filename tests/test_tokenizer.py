@@ -43,6 +43,15 @@ def test_templates_run_sandboxed() -> None:
         tokenizer.render_chat(MESSAGES)
 
 
+@pytest.mark.parametrize("expression", ["1 // n", "range(10 ** 9)", "deep | tojson"])
+def test_whatever_a_template_does_with_a_clients_values_is_a_refusal(expression: str) -> None:
+    deep: list[object] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(TemplateError):
+        tiny_tokenizer("{{ " + expression + " }}").render_chat(MESSAGES, template_kwargs={"n": 0, "deep": deep})
+
+
 def test_output_of_a_template_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer_module, "MAX_TEMPLATE_OUTPUT", 20)
     with pytest.raises(TemplateError, match="16 MiB"):

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from openai_kv.cache.radix_tree import Node
+    from openai_kv.cache.node import Node
 
 TokenIds = tuple[int, ...]
 

@@ -7,8 +7,9 @@ from openai_kv.cache.allocation import Allocation
 from openai_kv.cache.block import Block
 from openai_kv.cache.eviction import Evictor
 from openai_kv.cache.exact_index import ExactIndex
+from openai_kv.cache.node import Node
 from openai_kv.cache.pool import BlockPool
-from openai_kv.cache.radix_tree import Node, RadixTree
+from openai_kv.cache.radix_tree import RadixTree
 from openai_kv.cache.store import BlockStore
 from openai_kv.errors import IntegrityError
 

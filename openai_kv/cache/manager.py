@@ -15,8 +15,6 @@ from openai_kv.metrics import CacheStats
 from openai_kv.outputs import BlockCopy
 from openai_kv.request import RequestInfo
 
-__all__ = ["CacheHit", "CacheObserver", "HitKind", "KVCacheManager", "ResetResult"]
-
 
 class KVCacheManager:
     """A request's way: `lookup`, `admit`, then `allocate_slots` and `cache_blocks` as it grows, `free`, `finish`.
@@ -69,16 +67,17 @@ class KVCacheManager:
         return CacheHit(HitKind.EXACT, num_tokens, chain[:-1], entry.tail, tail_tokens, entry.slot)
 
     def admit(
-        self, info: RequestInfo, hit: CacheHit, num_tokens: int, *, count: bool = True
+        self, info: RequestInfo, hit: CacheHit, num_tokens: int, *, count: bool = True, spare: int = 0
     ) -> tuple[BlockCopy, ...] | None:
         """Take `hit` (of a look-up since which nothing changed) and a block table for `num_tokens`, the hit included.
 
         Returns the copies to make before the next forward pass, or None: it does not fit and nothing changed.
+        It does not fit either if fewer than `spare` blocks would be left for others to grow.
         `count` False for a request that comes back from preemption: it was counted when it was first admitted.
         """
         assert info.request_id not in self._allocations, f"{info.request_id} has its blocks already"
         assert num_tokens >= hit.num_tokens, "a table must hold what was hit"
-        if self._num_blocks(num_tokens) - len(hit.blocks) > self.store.room(hit.blocks):
+        if self._num_blocks(num_tokens) - len(hit.blocks) + spare > self.store.room(hit.blocks):
             return None
         if count:
             self._count_lookup(info, hit)

@@ -24,7 +24,6 @@ LATENCY_BUCKETS = bounds(".3 .5 .8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 48
 REUSE_BUCKETS = bounds(".001 .002 .005 .01 .02 .05 .1 .2 .5 1 2 5 10 20 30 60 120 300 600 1200 1800 3600 21600 86400")
 ITERATION_BUCKETS = bounds("1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384")
 READ_BUCKETS = tuple(float(4**exponent) for exponent in range(5, 19))
-HIT_KINDS = ("exact", "radix", "partial")
 
 
 def one_two_five(limit: int) -> Buckets:
@@ -86,11 +85,10 @@ class StepCollector(Collector):
 
     def __init__(self) -> None:
         self._latest: StepStats | None = None
-        self._computed = self._generated = self._preemptions = 0
+        self._generated = self._preemptions = 0
 
     def update(self, stats: StepStats) -> None:
         self._latest = stats
-        self._computed += stats.computed_prompt_tokens
         self._generated += stats.generated_tokens
         self._preemptions += stats.preemptions
 
@@ -100,7 +98,7 @@ class StepCollector(Collector):
         if self._latest is not None:
             yield from collect_queue(self._latest)
             yield from collect_cache(self._latest.cache)
-            yield from collect_prompt(self._computed, sum(self._latest.cache.hit_tokens.values()))
+            yield from collect_prompt(self._latest.cache)
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -133,18 +131,19 @@ def collect_cache(cache: CacheStats) -> Iterator[Metric]:
     yield gauge("vllm:kv_cache_usage_perc", cache.referenced / cache.total)
     yield counter("vllm:prefix_cache_queries", cache.prompt_tokens)
     yield counter("vllm:prefix_cache_hits", sum(cache.hit_tokens.values()))
-    lookups = {kind: cache.hits.get(kind, 0) for kind in HIT_KINDS}
-    yield counter("openai_kv_prefix_lookups", {**lookups, "miss": cache.miss_count}, "kind")
-    yield counter("openai_kv_tokens_saved", {kind: cache.hit_tokens.get(kind, 0) for kind in HIT_KINDS}, "kind")
+    yield counter("openai_kv_prefix_lookups", {**cache.hits, "miss": cache.miss_count}, "kind")
+    yield counter("openai_kv_tokens_saved", cache.hit_tokens, "kind")
     yield counter("openai_kv_evictions", cache.evictions_by_policy, "policy tier")
     states = {"free": cache.free, "cached": cache.cached, "referenced": cache.referenced}
     yield gauge("openai_kv_blocks", {**states, "soft_pinned": 0, "pinned": 0}, "state tier")
 
 
-def collect_prompt(computed: int, cached: int) -> Iterator[Metric]:
-    yield counter("vllm:prompt_tokens", computed + cached)
+def collect_prompt(cache: CacheStats) -> Iterator[Metric]:
+    """Of each prompt once, at its admission: what a preemption makes run again is not counted again."""
+    cached = sum(cache.hit_tokens.values())
+    yield counter("vllm:prompt_tokens", cache.prompt_tokens)
     yield counter("vllm:prompt_tokens_cached", cached)
-    sources = {"local_compute": computed, "local_cache_hit": cached, "external_kv_transfer": 0}
+    sources = {"local_compute": cache.prompt_tokens - cached, "local_cache_hit": cached, "external_kv_transfer": 0}
     yield counter("vllm:prompt_tokens_by_source", sources, "source")
     yield counter("vllm:prompt_tokens_cached_by_source", {"device": cached, "host": 0, "disk": 0}, "source")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from openai_kv.cache.manager import ResetResult
+from openai_kv.cache.hit import ResetResult
 from openai_kv.engine.admission import QueueLimits, WaitingRoom
 from openai_kv.engine.engine import Engine, EngineStats
 from openai_kv.engine.engine_thread import EngineThread

@@ -85,6 +85,10 @@ class Detokenizer:
             del self._outputs[request.request_id]
         return output.text.take(last=finished)
 
+    def drop(self, request: Request) -> None:
+        """Forget a request whose text nobody will take; harmless if it is known no more."""
+        self._outputs.pop(request.request_id, None)
+
     def _special_stop(self, request: Request, token_id: int) -> str | None:
         """A stop string that is exactly the text of a special token counts as that token's id."""
         special = (stop for stop in request.params.stop if self._tokenizer.special_ids.get(stop) == token_id)

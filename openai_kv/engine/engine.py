@@ -1,10 +1,8 @@
 """The synchronous engine: four statements a step. After nano-vllm's `LLMEngine.step`."""
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from openai_kv.cache.manager import ResetResult
+from openai_kv.cache.hit import ResetResult
 from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.engine.reporter import Reporter
 from openai_kv.metrics import CacheStats
@@ -32,14 +30,11 @@ class Engine:
         runner: ModelRunner,
         detokenizer: Detokenizer,
         reporter: Reporter,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
         self._detokenizer = detokenizer
         self._reporter = reporter
-        self._clock = clock
 
     @property
     def has_work(self) -> bool:
@@ -59,12 +54,19 @@ class Engine:
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> list[RequestOutput]:
         """End a request between two steps; empty if it has ended before."""
         request = self.scheduler.abort(request_id, reason)
-        return [] if request is None else [self._reporter.request_output(request, self._clock(), sampled=False)]
+        return [] if request is None else [self._reporter.request_output(request, sampled=False)]
 
     def fail_running(self) -> list[RequestOutput]:
-        """After a step that raised: end whatever was running, so that the waiting requests get their chance."""
-        ids = [request.request_id for request in self.scheduler.running]
-        return [output for request_id in ids for output in self.abort(request_id, FinishReason.ERROR)]
+        """After a step that raised: end whatever was running, so that the waiting requests get their chance.
+
+        Where nothing ran it was the oldest waiting one that could not be scheduled: it ends, or it would fail for ever.
+        What ended in that very step has not been reported yet.
+        """
+        unreported = list(self.scheduler.ended)
+        failed = list(self.scheduler.running) or list(self.scheduler.waiting)[:1]
+        for request in failed:
+            self.scheduler.abort(request.request_id, FinishReason.ERROR)
+        return [self._reporter.failed_output(request) for request in (*unreported, *failed)]
 
     def stats(self) -> EngineStats:
         scheduler = self.scheduler
@@ -73,6 +75,7 @@ class Engine:
         )
 
     def reset_cache(self) -> ResetResult:
+        self.scheduler.report_soon()
         return self.scheduler.manager.reset()
 
     def check_integrity(self) -> None:

@@ -22,8 +22,10 @@ class OutputStream:
         self._changed = asyncio.Event()
 
     def put(self, output: RequestOutput) -> None:
-        self._pending = _merge(self._pending, output)
-        self._changed.set()
+        """Ignored after `fail`: the end of a request that was failed is no answer."""
+        if self._error is None:
+            self._pending = _merge(self._pending, output)
+            self._changed.set()
 
     def fail(self, error: Exception) -> None:
         """The reader gets what was put before, then this."""

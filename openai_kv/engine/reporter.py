@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import RequestStats, StepStats
-from openai_kv.outputs import ModelRunnerOutput, RequestOutput, SchedulerOutput
-from openai_kv.request import Request
+from openai_kv.outputs import ModelRunnerOutput, RequestOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.request import FinishReason, Request
 from openai_kv.scheduler import Scheduler
 
 
@@ -30,45 +30,60 @@ class Reporter:
         self, scheduler: Scheduler, scheduled: SchedulerOutput, output: ModelRunnerOutput, updated: Sequence[Request]
     ) -> list[RequestOutput]:
         now = self._clock()
-        sampled = [request for request in updated if request.request_id in output.sampled_token_ids]
-        first = tuple(now - request.arrival_time for request in sampled if request.first_token_time is None)
-        gaps = tuple(now - request.last_token_time for request in sampled if request.last_token_time is not None)
-        self._exporters.on_step(
-            StepStats(
-                step=scheduled.step,
-                step_seconds=now - scheduled.time,
-                running=len(scheduler.running),
-                waiting=len(scheduler.waiting),
-                deferred=scheduler.num_deferred,
-                scheduled_tokens=scheduled.num_tokens,
-                computed_prompt_tokens=sum(
-                    _prompt_rows(item.num_computed_tokens, len(item.token_ids), request.num_prompt_tokens)
-                    for item, request in zip(scheduled.requests, updated, strict=True)
-                ),
-                generated_tokens=len(sampled),
-                preemptions=scheduler.num_preemptions - self._preemptions,
-                attention_read_bytes=output.attention_read_bytes,
-                inter_token_seconds=gaps,
-                time_to_first_token_seconds=first,
-                cache=scheduler.manager.stats(),
-            )
-        )
+        self._exporters.on_step(self._step_stats(scheduler, scheduled, output, updated, now))
         self._preemptions = scheduler.num_preemptions
         return [
-            self.request_output(request, now, request.request_id in output.sampled_token_ids)
+            self.request_output(request, sampled=request.request_id in output.sampled_token_ids)
             for request in updated
             if request.finish_reason or request.request_id in output.sampled_token_ids
         ]
 
-    def request_output(self, request: Request, now: float, sampled: bool) -> RequestOutput:
+    def _step_stats(
+        self,
+        scheduler: Scheduler,
+        scheduled: SchedulerOutput,
+        output: ModelRunnerOutput,
+        updated: Sequence[Request],
+        now: float,
+    ) -> StepStats:
+        sampled = [request for request in updated if request.request_id in output.sampled_token_ids]
+        first = tuple(now - request.arrival_time for request in sampled if request.first_token_time is None)
+        gaps = tuple(now - request.last_token_time for request in sampled if request.last_token_time is not None)
+        return StepStats(
+            step=scheduled.step,
+            step_seconds=now - scheduled.time,
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            deferred=scheduler.num_deferred,
+            scheduled_tokens=scheduled.num_tokens,
+            computed_prompt_tokens=sum(map(_prompt_rows, scheduled.requests, updated)),
+            generated_tokens=len(sampled),
+            preemptions=scheduler.num_preemptions - self._preemptions,
+            attention_read_bytes=output.attention_read_bytes,
+            inter_token_seconds=gaps,
+            time_to_first_token_seconds=first,
+            cache=scheduler.manager.stats(),
+        )
+
+    def request_output(self, request: Request, *, sampled: bool) -> RequestOutput:
         """What the client of `request` gets; for a finished one the exporters get their record too."""
         if sampled:
-            request.first_token_time = request.first_token_time or now
-            request.last_token_time = now
+            request.last_token_time = self._clock()
+            request.first_token_time = request.first_token_time or request.last_token_time
+        token_ids = (request.token_ids[-1],) if sampled else ()
+        return self._output(request, self._detokenizer.take(request), token_ids)
+
+    def failed_output(self, request: Request) -> RequestOutput:
+        """The end of a request whose step failed; its text may be lost."""
+        request.finish_reason = FinishReason.ERROR
+        self._detokenizer.drop(request)
+        return self._output(request, "", ())
+
+    def _output(self, request: Request, text: str, token_ids: tuple[int, ...]) -> RequestOutput:
         result = RequestOutput(
             request_id=request.request_id,
-            text=self._detokenizer.take(request),
-            token_ids=(request.token_ids[-1],) if sampled else (),
+            text=text,
+            token_ids=token_ids,
             num_prompt_tokens=request.num_prompt_tokens,
             num_output_tokens=request.num_output_tokens,
             cached_tokens=request.num_cached_tokens or 0,
@@ -78,16 +93,17 @@ class Reporter:
             stop_reason=request.stop_reason,
             queue_seconds=_since(request, request.first_scheduled_time),
             first_token_seconds=_since(request, request.first_token_time),
-            total_seconds=now - request.arrival_time,
+            total_seconds=self._clock() - request.arrival_time,
         )
         if request.finish_reason is not None:
             self._exporters.on_request_finished(_request_stats(request, result))
         return result
 
 
-def _prompt_rows(start: int, num_rows: int, num_prompt_tokens: int) -> int:
-    """How many of the rows are prompt positions."""
-    return max(0, min(start + num_rows, num_prompt_tokens) - start)
+def _prompt_rows(item: ScheduledRequest, request: Request) -> int:
+    """How many of the item's rows are prompt positions."""
+    start = item.num_computed_tokens
+    return max(0, min(start + len(item.token_ids), request.num_prompt_tokens) - start)
 
 
 def _request_stats(request: Request, output: RequestOutput) -> RequestStats:

@@ -52,15 +52,15 @@ class ModelRunner:
         shapes = measure(model)
         check(model, backend)
         self.model, self.backend = model, backend
-        dtype, self._device = model.model.dtype, model.model.device
+        dtype, self.device = model.model.dtype, model.model.device
         self.kv_pool = KVPool.allocate(
             shapes.layers,
-            num_blocks=_num_blocks(settings, shapes, dtype, self._device),
+            num_blocks=_num_blocks(settings, shapes, dtype, self.device),
             block_size=settings.block_size,
             dtype=dtype,
-            device=self._device,
+            device=self.device,
         )
-        self.hidden_slots = HiddenSlots(settings.num_hidden_slots, shapes.hidden_size, dtype, self._device)
+        self.hidden_slots = HiddenSlots(settings.num_hidden_slots, shapes.hidden_size, dtype, self.device)
         self.sampler = Sampler(model.eos_token_ids)
         self.info = _info(model, shapes, backend, name, settings, self.kv_pool)
         self._needs_attention = settings.needs_attention
@@ -80,7 +80,7 @@ class ModelRunner:
         running = [request for request in scheduled.requests if request.token_ids]
         if not running:
             return ModelRunnerOutput(self._sample(scheduled.requests, stored))
-        batch = InputBatch.build(running, self.kv_pool.block_size, self._device)
+        batch = InputBatch.build(running, self.kv_pool.block_size, self.device)
         mass = self._new_mass()
         step = PagedStep(self.backend, self.kv_pool, batch.metadata, mass)
         states = self.model.hidden_states(batch.token_ids, batch.positions, step)[batch.last_rows]
@@ -95,7 +95,7 @@ class ModelRunner:
     def _new_mass(self) -> Tensor | None:
         if not self._needs_attention:
             return None
-        return torch.zeros(self.kv_pool.num_blocks, device=self._device)
+        return torch.zeros(self.kv_pool.num_blocks, device=self.device)
 
     def _read_slots(self, requests: Sequence[ScheduledRequest]) -> dict[str, Tensor]:
         hits = {request.request_id: request.hidden_slot for request in requests if request.hidden_slot is not None}

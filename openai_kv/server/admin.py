@@ -10,7 +10,6 @@ from openai_kv.server.call import Call
 from openai_kv.server.context import PluginRow, ServerContext
 from openai_kv.server.fields import Array, Boolean, Choice, Object
 
-HIT_KINDS = ("exact", "radix", "partial")
 RESET_BODY = Object({"tiers": Array(Choice(("device", "host", "disk"))), "include_pinned": Boolean()})
 
 
@@ -81,7 +80,7 @@ def hits(cache: CacheStats) -> dict[str, Any]:
         "hit_count": cache.hit_count,
         "miss_count": cache.miss_count,
         "hit_rate": ratio(cache.hit_count, cache.hit_count + cache.miss_count),
-        "hits": {kind: cache.hits.get(kind, 0) for kind in HIT_KINDS},
+        "hits": dict(cache.hits),
         "prompt_tokens": cache.prompt_tokens,
         "hit_tokens": hit_tokens,
         "token_hit_rate": ratio(hit_tokens, cache.prompt_tokens),

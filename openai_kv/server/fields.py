@@ -121,31 +121,6 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenIds:
-    """A list of token ids; the fast way through for the long lists it is made for."""
-
-    vocab_size: int
-    maximum: int | None = None
-    empty: bool = False
-
-    def __call__(self, value: Any, path: str, notes: Notes) -> list[int]:
-        if not isinstance(value, list):
-            raise wrong_type(path, "an array", value)
-        check_length(len(value), path, "array", self.maximum)
-        if not self.empty:
-            check_filled(value, path, "array")
-        if all(type(token) is int and 0 <= token < self.vocab_size for token in value):
-            return value
-        return [self.entry(token, f"{path}[{index}]", notes) for index, token in enumerate(value)]
-
-    def entry(self, token: Any, path: str, notes: Notes) -> int:
-        number = Integer()(token, path, notes)
-        if not 0 <= number < self.vocab_size:
-            raise wrong_value(path, f"a token id from 0 to {self.vocab_size - 1}", number)
-        return number
-
-
-@dataclass(frozen=True, slots=True)
 class FreeObject:
     """An object whose keys are the client's; `forbidden` names can't be set."""
 

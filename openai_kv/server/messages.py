@@ -1,10 +1,11 @@
 """Chat messages: checked as the contract has them, and as a chat template wants them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from openai_kv.errors import RequestError
+from openai_kv.server.body import parse_object
 from openai_kv.server.fields import Array, Check, Choice, Either, Neutral, Notes, Object, String
 from openai_kv.server.violations import missing, unsupported, wrong_type, wrong_value
 
@@ -58,11 +59,11 @@ def checked_keys(value: Any, path: str, checks: Mapping[str, Check], notes: Note
 
 
 def parsed_arguments(text: str) -> Any:
+    """Under the limits of a body: text that would not do as one stays text."""
     try:
-        arguments = json.loads(text)
-    except ValueError:
+        return parse_object(text.encode())
+    except RequestError:
         return text
-    return arguments if isinstance(arguments, dict) else text
 
 
 TOOL_CALLS = Array(check_tool_call, empty=False)

@@ -19,16 +19,16 @@ from openai_kv.server.fields import (
     FreeObject,
     Integer,
     Neutral,
-    Notes,
     Number,
     Object,
     String,
-    TokenIds,
 )
 from openai_kv.server.messages import check_message
-from openai_kv.server.violations import check_length, excluded, join, wrong_type, wrong_value
+from openai_kv.server.token_fields import LogitBias, Prompts, TokenIds
+from openai_kv.server.violations import excluded
 
 UNSUPPORTED = Neutral(())
+MAX_INTEGER = 2**63 - 1  # sums of much longer ones can't be written into an error message
 RENAMED = {
     "stop_sequences": "stop",
     "max_new_tokens": "max_tokens",
@@ -65,44 +65,6 @@ class Limits:
         return cls(server, info.vocab_size, info.max_model_len)
 
 
-@dataclass(frozen=True, slots=True)
-class LogitBias:
-    """Token id as text -> number; returned with integer keys."""
-
-    maximum: int
-    vocab_size: int
-
-    def __call__(self, value: Any, path: str, notes: Notes) -> dict[int, float]:
-        if not isinstance(value, dict):
-            raise wrong_type(path, "an object", value)
-        check_length(len(value), path, "object", self.maximum)
-        return dict(self.entry(name, bias, join(path, name), notes) for name, bias in value.items())
-
-    def entry(self, name: str, bias: Any, path: str, notes: Notes) -> tuple[int, float]:
-        if not (name.isascii() and name.isdigit() and int(name[:20]) < self.vocab_size):
-            raise wrong_value(path, f"for a token id from 0 to {self.vocab_size - 1}", name)
-        return int(name), Number(-100, 100)(bias, path, notes)
-
-
-@dataclass(frozen=True, slots=True)
-class Prompts:
-    """One prompt or several, text or token ids; returned as a list with one kind of entry."""
-
-    maximum: int
-    vocab_size: int
-
-    def __call__(self, value: Any, path: str, notes: Notes) -> list[Any]:
-        if isinstance(value, str):
-            return [value]
-        if isinstance(value, list) and value and type(value[0]) in (int, float):
-            return [TokenIds(self.vocab_size)(value, path, notes)]
-        if not isinstance(value, list):
-            raise wrong_type(path, "a string or an array", value)
-        of_text = bool(value) and isinstance(value[0], str)
-        entry: Check = String() if of_text else TokenIds(self.vocab_size)
-        return Array(entry, self.maximum, empty=False)(value, path, notes)
-
-
 def check_stop(limits: Limits) -> Check:
     text = String(limits.server.max_stop_length, empty=False)
     return Either(text, Array(text, limits.server.max_stop_strings))
@@ -118,7 +80,7 @@ def sampling_fields(limits: Limits) -> dict[str, Check]:
         "presence_penalty": Number(-2, 2),
         "repetition_penalty": Number(0.01, 10),
         "logit_bias": LogitBias(limits.server.max_logit_bias, limits.vocab_size),
-        "seed": Integer(-(2**63), 2**63 - 1),
+        "seed": Integer(-MAX_INTEGER - 1, MAX_INTEGER),
         "stop": check_stop(limits),
         "ignore_eos": Boolean(),
         "min_tokens": Integer(0),
@@ -162,8 +124,8 @@ def chat_body(limits: Limits) -> Object:
     fields: Mapping[str, Check] = {
         **common_fields(limits),
         **template_fields(limits),
-        "max_completion_tokens": Integer(1),
-        "max_tokens": Integer(1),
+        "max_completion_tokens": Integer(1, MAX_INTEGER),
+        "max_tokens": Integer(1, MAX_INTEGER),
         "service_tier": Choice(("auto", "default", "flex", "scale", "priority", "fast")),
         "store": Boolean(),
         "verbosity": Choice(("low", "medium", "high")),
@@ -190,7 +152,7 @@ def completion_body(limits: Limits) -> Object:
         **common_fields(limits),
         "prompt": Prompts(limits.server.max_prompts, limits.vocab_size),
         "add_special_tokens": Boolean(),
-        "max_tokens": Integer(0),
+        "max_tokens": Integer(0, MAX_INTEGER),
         "n": Neutral((1,)),
         "best_of": Neutral((1,)),
         "echo": Neutral((False,)),
@@ -207,7 +169,7 @@ def generate_body(limits: Limits) -> Object:
         "prompt": String(),
         "prompt_token_ids": TokenIds(limits.vocab_size),
         "add_special_tokens": Boolean(),
-        "max_tokens": Integer(0),
+        "max_tokens": Integer(0, MAX_INTEGER),
         "logprobs": UNSUPPORTED,
         "add_generation_prompt": Neutral((True,)),
         "continue_final_message": Neutral((False,)),

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from openai_kv.cache.block import Block
-from openai_kv.cache.manager import CacheHit, HitKind, KVCacheManager
+from openai_kv.cache.hit import CacheHit, HitKind
+from openai_kv.cache.manager import KVCacheManager
 from openai_kv.cache.policy import BlockInfo, EvictionPolicy
 from openai_kv.default_plugins.h2o import H2OPolicy
 from openai_kv.default_plugins.lru import LRUPolicy

@@ -3,7 +3,8 @@ from collections.abc import Sequence
 import pytest
 
 from openai_kv.cache.block import Block
-from openai_kv.cache.radix_tree import RadixTree, common_length
+from openai_kv.cache.node import common_length
+from openai_kv.cache.radix_tree import RadixTree
 
 SIZE = 4
 

@@ -16,8 +16,8 @@ CACHE = CacheStats(
     tree_nodes=4,
     exact_entries=1,
     namespaces=1,
-    hits={"exact": 1, "radix": 2},
-    hit_tokens={"exact": 30, "radix": 32},
+    hits={"exact": 1, "radix": 2, "partial": 0},
+    hit_tokens={"exact": 30, "radix": 32, "partial": 0},
     miss_count=3,
     prompt_tokens=200,
     evictions_by_policy={"lru": 4},
@@ -133,8 +133,8 @@ def test_step_numbers_are_summed_and_cache_numbers_are_read() -> None:
     exporter.on_step(STEP)
     assert value(exporter, "vllm:generation_tokens_total") == 4
     assert value(exporter, "vllm:num_preemptions_total") == 2
-    assert value(exporter, "vllm:prompt_tokens_by_source_total", source="local_compute") == 76
-    assert value(exporter, "vllm:prompt_tokens_total") == 76 + 62
+    assert value(exporter, "vllm:prompt_tokens_by_source_total", source="local_compute") == 200 - 62
+    assert value(exporter, "vllm:prompt_tokens_total") == 200
     assert value(exporter, "vllm:prefix_cache_queries_total") == 200
     assert value(exporter, "vllm:kv_cache_usage_perc") == 0.5
     assert value(exporter, "vllm:num_requests_waiting_by_reason", reason="capacity") == 2

@@ -1,12 +1,14 @@
 """The whole engine over the fake model: whatever the cache, the batch or the pool does, the tokens are the same."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
+from openai_kv.cache.hit import CacheHit
 from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import MetricsExporter, RequestStats, StepStats
-from openai_kv.request import FinishReason
+from openai_kv.request import FinishReason, Request, RequestInfo
 from tests.fakes import FakeModelRunner, expected_output
 from tests.harness import Run, Shape, build_engine, fake_runner, make_request
 
@@ -187,6 +189,58 @@ def test_a_failed_admission_leaves_no_wrong_content_behind() -> None:
     assert run.generate(third) == [expected([*PROMPT, 99], 8)]
 
 
+def test_a_request_that_can_not_be_scheduled_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = make()
+    manager = run.engine.scheduler.manager
+    bad, good = make_request(PROMPT), make_request([1, 2, 3])
+    lookup = manager.lookup
+
+    def failing(token_ids: Sequence[int], info: RequestInfo) -> CacheHit:
+        if info == bad.info:
+            raise RuntimeError("on purpose")
+        return lookup(token_ids, info)
+
+    monkeypatch.setattr(manager, "lookup", failing)
+    run.add(bad, good)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        run.step()
+    run.take(run.engine.fail_running())
+    run.until_idle()
+    assert run.finish_reason(bad) is FinishReason.ERROR
+    assert run.tokens(good) == expected([1, 2, 3], 8)
+
+
+def test_what_ended_in_a_failed_step_is_told_to_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request ends in the step in which taking in the second one's token fails."""
+    run, _ = make()
+    first, second, third = make_request(PROMPT, 1), make_request([1, 2, 3]), make_request([4, 5, 6])
+    append = run.engine._detokenizer.append
+
+    def failing(request: Request, token_id: int) -> str | None:
+        if request is second:
+            raise RuntimeError("on purpose")
+        return append(request, token_id)
+
+    monkeypatch.setattr(run.engine._detokenizer, "append", failing)
+    run.add(first, second)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        run.step()
+    run.take(run.engine.fail_running())
+    assert run.finish_reason(first) is run.finish_reason(second) is FinishReason.ERROR
+    assert run.generate(third) == [expected([4, 5, 6], 8)]
+
+
+def test_a_nearly_full_pool_does_not_admit_what_it_would_have_to_preempt() -> None:
+    run, _ = make(Shape(num_blocks=9, max_model_len=36))
+    old, new = make_request(list(range(100, 124)), 12), make_request(list(range(200, 212)), 4)
+    run.generate(old, new)
+    assert (old.num_preemptions, new.num_preemptions) == (0, 0)
+    assert (run.tokens(old), run.tokens(new)) == (
+        expected(list(old.prompt_token_ids), 12),
+        expected(list(new.prompt_token_ids), 4),
+    )
+
+
 def test_stop_reasons() -> None:
     run, _ = make()
     tokens = expected(PROMPT, 8)
@@ -245,6 +299,21 @@ def test_reports_add_up() -> None:
         requests[0].request_id: 5,
         requests[1].request_id: 7,
     }
+
+
+def test_the_last_report_shows_what_an_abort_left() -> None:
+    recorder, shape = Recorder(), Shape()
+    run = Run(build_engine(fake_runner(shape), shape, exporters=ExporterGroup([recorder])))
+    running, waiting = make_request(PROMPT, 5), make_request([*PROMPT, 9], 5)
+    run.add(running, waiting)
+    run.step()
+    last = recorder.steps[-1]
+    assert (last.running, last.waiting, last.deferred) == (1, 1, 1)
+    for request in (running, waiting):
+        run.take(run.engine.abort(request.request_id))
+    run.until_idle()
+    last = recorder.steps[-1]
+    assert (last.running, last.waiting, last.deferred, last.cache.referenced) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 4, 16])

@@ -29,3 +29,14 @@ async def test_an_error_comes_after_what_was_put_before_it() -> None:
     assert (await stream.get()).text == "a"
     with pytest.raises(ValueError, match="first"):
         await stream.get()
+
+
+async def test_the_end_of_a_failed_request_does_not_hide_its_error() -> None:
+    stream = OutputStream()
+    stream.put(output("a", 1))
+    stream.fail(ValueError("cut"))
+    stream.put(output("", 1, FinishReason.ABORT))
+    assert (await stream.get()).finish_reason is None
+    assert not stream.finished
+    with pytest.raises(ValueError, match="cut"):
+        await stream.get()

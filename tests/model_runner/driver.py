@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from openai_kv.model_runner.attention.interface import IMPLEMENTATION, register
-from openai_kv.model_runner.attention.sdpa import SdpaBackend
+from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.loader import CausalLM
 from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
 from openai_kv.outputs import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
@@ -60,10 +60,16 @@ class Driver:
     """A runner, and what a scheduler would do for it."""
 
     def __init__(
-        self, model: str | PreTrainedModel, block_size: int = 16, num_blocks: int = 64, **settings: Any
+        self,
+        model: str | PreTrainedModel,
+        block_size: int = 16,
+        num_blocks: int = 64,
+        backend: str = "sdpa",
+        **settings: Any,
     ) -> None:
         model = tiny_model(model) if isinstance(model, str) else model
-        self.runner = paged_runner(model, RunnerSettings(block_size=block_size, num_blocks=num_blocks, **settings))
+        sizes = RunnerSettings(block_size=block_size, num_blocks=num_blocks, **settings)
+        self.runner = paged_runner(model, sizes, backend)
         self._free = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(1)).tolist()
         self._block_size = block_size
         self._step = 0
@@ -93,8 +99,8 @@ class Driver:
             self.step(*((stream, None) for stream in streams if len(stream.output) < num_tokens))
 
 
-def paged_runner(model: PreTrainedModel, settings: RunnerSettings) -> ModelRunner:
-    return ModelRunner(paged(model), SdpaBackend(), "tiny", settings)
+def paged_runner(model: PreTrainedModel, settings: RunnerSettings, backend: str = "sdpa") -> ModelRunner:
+    return ModelRunner(paged(model), select_backend(backend, torch.device("cpu")), "tiny", settings)
 
 
 def paged(model: PreTrainedModel) -> CausalLM:

@@ -36,9 +36,11 @@ def added(*parts: Mapping[int, float]) -> dict[int, float]:
     return dict(total)
 
 
+@pytest.mark.parametrize("backend", ["sdpa", "cpu"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_prefill_chunk_and_decode_rows(family: str) -> None:
-    driver = Driver(family, BLOCK_SIZE, needs_attention=True)
+def test_prefill_chunk_and_decode_rows(family: str, backend: str) -> None:
+    driver = Driver(family, BLOCK_SIZE, needs_attention=True, backend=backend)
+    assert driver.runner.info.attention_backend == backend
     first, second = (driver.stream(name, random_prompt(seed, 37)) for seed, name in enumerate("ab"))
     driver.step((first, None))
     tokens = first.prompt + first.output

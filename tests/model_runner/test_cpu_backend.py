@@ -1,5 +1,4 @@
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -28,21 +27,13 @@ CASES = {
     "gpt-oss": Case(heads=16, kv_heads=2, window=33, sinks=True, queries=(1, 40), contexts=(600, 90)),
     "sinks and splits": Case(sinks=True, queries=(1, 3), contexts=(1200, 3)),
 }
+pytestmark = pytest.mark.usefixtures("one_thread")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @pytest.fixture(scope="session")
 def backend() -> CpuBackend:
     return load_cpu_backend(default_home() / "operators", print)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that wait for each other would take most of the time on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def run(backend: CpuBackend, step: Step, mass: torch.Tensor | None = None) -> torch.Tensor:

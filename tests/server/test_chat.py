@@ -123,6 +123,22 @@ async def test_messages_of_all_roles_and_parts_reach_the_template() -> None:
         assert answer.json()["usage"]["prompt_tokens"] == len(tiny_tokenizer().render_chat(rendered))
 
 
+async def test_arguments_of_a_tool_call_are_an_object_only_if_a_body_could_hold_it() -> None:
+    template = "{% for message in messages %}{{ message.tool_calls[0].function.arguments is mapping }}{% endfor %}"
+    async with site(tokenizer=tiny_tokenizer(template)) as server:
+        for arguments, is_object in (
+            ('{"a": 1}', True),
+            ("[1]", False),
+            ("[" * 100_000, False),
+            ('{"a":' * 70 + "1" + "}" * 70, False),
+            ('{"a": "\\ud800"}', False),
+        ):
+            function = {"name": "f", "arguments": arguments}
+            message = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+            answer = await server.chat(messages=[message])
+            assert answer.json()["usage"]["prompt_tokens"] == len(str(is_object)), arguments[:20]
+
+
 async def test_template_kwargs_are_variables_of_the_template() -> None:
     template = "{{ greeting }}{% for message in messages %}{{ message.content }}{% endfor %}"
     async with site(tokenizer=tiny_tokenizer(template)) as server:

@@ -1,6 +1,7 @@
 """The real `openai` SDK against a real server."""
 
 import asyncio
+import random
 
 import openai
 import pytest
@@ -42,6 +43,30 @@ async def test_sync_client() -> None:
     async with live_site() as (server, url):
         whole, streamed = await asyncio.to_thread(talk, url)
         assert whole == streamed
+        await server.settle()
+
+
+async def test_fifty_streams_with_hang_ups_leave_nothing_behind() -> None:
+    rng = random.Random(0)
+    leaves = [rng.random() < 0.5 for _ in range(50)]
+
+    async def talk(client: openai.AsyncOpenAI, number: int, *, leaves: bool) -> str | None:
+        """The last finish reason it saw: none for one that hangs up after a chunk."""
+        messages = [{"role": "user", "content": f"question {number % 7}"}]
+        params = {**CHAT, "messages": messages, "max_tokens": 400}
+        reason: str | None = None
+        async with await client.chat.completions.create(**params, stream=True) as stream:  # type: ignore[call-overload]
+            async for chunk in stream:
+                reason = chunk.choices[0].finish_reason
+                if leaves:
+                    break
+        return reason
+
+    async with live_site() as (server, url), sdk(url) as client:
+        reasons = await asyncio.gather(*(talk(client, number, leaves=left) for number, left in enumerate(leaves)))
+        assert reasons == [None if left else "length" for left in leaves]
+        await server.exporter.until(lambda: len(server.exporter.http) == 50)
+        assert set(server.exporter.aborts) <= {"disconnect"}  # empty if the engine was faster than every hang-up
         await server.settle()
 
 

@@ -78,22 +78,6 @@ async def test_hang_up_of_waiting_requests() -> None:
         await aborted(server, 3, "disconnect")
 
 
-async def test_many_streams_with_hang_ups_leave_nothing_behind() -> None:
-    async def one(number: int) -> str:
-        messages = [{"role": "user", "content": f"question {number % 7}"}]
-        body = {**CHAT, "messages": messages, "max_tokens": 40, "stream": True}
-        async with client.stream("POST", "/v1/chat/completions", json=body) as response:
-            lines = response.aiter_lines()
-            if number % 3 == 0:
-                return await anext(lines)
-            return "".join([line async for line in lines])
-
-    async with live_site() as (server, url), httpx.AsyncClient(base_url=url, timeout=30) as client:
-        results = await asyncio.gather(*(one(number) for number in range(50)))
-        assert all(text.endswith("[DONE]") for number, text in enumerate(results) if number % 3)
-        await server.settle()
-
-
 async def test_keep_alives_break_the_silence_before_and_between_tokens() -> None:
     async with live_site(server__sse_ping=0.02) as (server, url):
         server.runner.hold()
