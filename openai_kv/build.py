@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import TextIO
 
 from openai_kv import __version__, model_store
 from openai_kv.cache.manager import KVCacheManager
@@ -23,6 +24,7 @@ from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import ServerInfo
 from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
 from openai_kv.plugins import PluginRegistry, load_plugins
+from openai_kv.recording import TraceRecorder, open_recording
 from openai_kv.scheduler import Scheduler, SchedulerLimits
 from openai_kv.server.context import ServerContext
 from openai_kv.server.run import run
@@ -42,6 +44,7 @@ class EngineBuilder:
     model_name: str
     policy: EvictionPolicy
     exporters: ExporterGroup
+    recording: TextIO | None = None
     tokenizer: "Future[Tokenizer]" = field(default_factory=Future)
 
     def __call__(self, on_started: OnStarted) -> Engine:
@@ -53,7 +56,11 @@ class EngineBuilder:
         scheduler = Scheduler(manager, self._limits(runner), detokenizer, on_started=on_started)
         self.exporters.start(self._server_info(runner))
         self.tokenizer.set_result(tokenizer)
-        return Engine(scheduler, runner, detokenizer, Reporter(detokenizer, self.exporters))
+        reporter = Reporter(detokenizer, self.exporters, self._recorder(manager.block_size))
+        return Engine(scheduler, runner, detokenizer, reporter)
+
+    def _recorder(self, block_size: int) -> TraceRecorder | None:
+        return TraceRecorder(self.recording, block_size) if self.recording is not None else None
 
     def _runner_settings(self) -> RunnerSettings:
         model, cache, engine = self.settings.model, self.settings.cache, self.settings.engine
@@ -121,7 +128,8 @@ def build_context(settings: Settings, registry: PluginRegistry) -> ServerContext
     exporters = ExporterGroup(registry.create_exporters(settings.server.metrics_exporters, settings.plugins))
     folder = model_store.resolve(settings.model.model, home=settings.home, progress=_say)
     names = settings.server.served_model_names or (default_model_name(settings.model.model),)
-    builder = EngineBuilder(settings, folder, names[0], policy, exporters)
+    recording = open_recording(settings.cache.record_trace) if settings.cache.record_trace else None
+    builder = EngineBuilder(settings, folder, names[0], policy, exporters, recording)
     limits = QueueLimits(settings.server.max_queue, settings.server.max_queued_tokens, settings.server.queue_timeout)
     active = {policy.name, *settings.server.metrics_exporters}
     return ServerContext(

@@ -127,6 +127,7 @@ class CacheSettings(Section):
     eviction_policy: str = Field("lru", min_length=1, description="which cached blocks go first: a plugin's name")
     plugins_dir: str = Field("", description="folder whose *.py files are loaded as plugins; empty = off")
     num_hidden_slots: int = Field(1024, ge=0, description="prompts whose last hidden state is kept for exact repeats")
+    record_trace: str = Field("", description="file to add a trace to, for simulate: hashes, never text; empty = off")
 
 
 class EngineSettings(Section):

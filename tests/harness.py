@@ -12,6 +12,7 @@ from openai_kv.engine.engine import Engine
 from openai_kv.engine.reporter import Reporter
 from openai_kv.exporting import ExporterGroup
 from openai_kv.outputs import ModelRunner, RequestOutput
+from openai_kv.recording import TraceRecorder
 from openai_kv.request import FinishReason, Request, RequestInfo, SamplingParams
 from openai_kv.scheduler import Scheduler, SchedulerLimits
 from openai_kv.tokenizer import Tokenizer
@@ -41,6 +42,7 @@ def build_engine(
     policy: EvictionPolicy | None = None,
     exporters: ExporterGroup | None = None,
     on_started: Callable[[Request], None] | None = None,
+    recorder: TraceRecorder | None = None,
 ) -> Engine:
     """The object graph as the server builds it, around any runner."""
     group = exporters or ExporterGroup()
@@ -56,7 +58,7 @@ def build_engine(
     )
     detokenizer = Detokenizer(tokenizer or tiny_tokenizer())
     scheduler = Scheduler(manager, limits, detokenizer, on_started=on_started)
-    return Engine(scheduler, runner, detokenizer, Reporter(detokenizer, group))
+    return Engine(scheduler, runner, detokenizer, Reporter(detokenizer, group, recorder))
 
 
 def fake_runner(shape: Shape, **info: object) -> FakeModelRunner:

@@ -7,6 +7,7 @@ from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import RequestStats, StepStats
 from openai_kv.outputs import ModelRunnerOutput, RequestOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.recording import TraceRecorder
 from openai_kv.request import FinishReason, Request
 from openai_kv.scheduler import Scheduler
 
@@ -19,10 +20,16 @@ class Reporter:
     """Sees every request after every step that touched it."""
 
     def __init__(
-        self, detokenizer: Detokenizer, exporters: ExporterGroup, *, clock: Callable[[], float] = time.monotonic
+        self,
+        detokenizer: Detokenizer,
+        exporters: ExporterGroup,
+        recorder: TraceRecorder | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._detokenizer = detokenizer
         self._exporters = exporters
+        self._recorder = recorder
         self._clock = clock
         self._preemptions = 0
 
@@ -97,6 +104,8 @@ class Reporter:
         )
         if request.finish_reason is not None:
             self._exporters.on_request_finished(_request_stats(request, result))
+            if self._recorder is not None:
+                self._recorder.record(request)
         return result
 
 

@@ -132,10 +132,17 @@ def leaves(requests: list[Record]) -> Iterator[Record]:
 
 
 def read_recorded(name: str, records: list[Record]) -> Trace:
-    """`openai-kv serve --record-trace`: a header, then a line a request as it ended, whole blocks with the answer's."""
-    header, *lines = records
-    size, ids = header["block_tokens"], PrefixIds()
-    requests = [recorded(ids.intern(record["hash_ids"]), record, size) for record in lines]
+    """`openai-kv serve --record-trace`: a header each start, then a line a request as it ended; whole blocks only."""
+    sizes = {record["block_tokens"] for record in records if "format" in record}
+    if len(sizes) > 1:
+        raise ValueError(f"recordings with different block sizes: {sorted(sizes)}")
+    (size,), ids, start = sizes, PrefixIds(), 0
+    requests = []
+    for record in records:
+        if "format" in record:
+            start += 1
+            continue
+        requests.append(recorded(ids.intern(record["hash_ids"], start), record, size))
     return Trace(name, "openai-kv", size, tuple(sorted(requests, key=lambda request: request.time)))
 
 

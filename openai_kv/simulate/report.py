@@ -66,16 +66,19 @@ def make_tables(results: Sequence[Result]) -> Iterator[Table]:
     """One for each trace and mode."""
     for (trace, mode), group in groupby(results, key=lambda result: (result.trace_name, result.case.mode)):
         members = list(group)
-        table = Table("policy", box=None, title=f"{trace}, {mode}, {members[0].case.half}", title_justify="left")
-        for name in ("capacity", "hit blocks", "of all", "of tokens", "saved s", "evictions", "us each", "run s"):
-            table.add_column(name, justify="right")
+        table = Table(
+            title=f"{trace}, {mode}, {members[0].case.half}", title_justify="left", box=None, padding=(0, 1, 0, 0)
+        )
+        table.add_column("policy", overflow="fold")
+        for name in ("capacity", "hits", "ratio", "tokens", "saved s", "evictions", "us each", "run s"):
+            table.add_column(name, justify="right", no_wrap=True)
         for result in members:
             table.add_row(*cells(result))
         yield table
 
 
 def cells(result: Result) -> list[str]:
-    """Ratios of hits, the time of a decision, and of the whole replay."""
+    """Hit blocks, their ratio and that of tokens; a decision in microseconds, the whole replay in seconds."""
     case, tally = result.case, result.tally
     return [
         case.policy,
