@@ -45,20 +45,29 @@ class ExporterGroup:
         for exporter in self._exporters:
             try:
                 exporter.on_plugin_error(plugin, hook)
-            except Exception:
-                logger.exception("exporter %s failed in on_plugin_error", exporter.name)
+            except (Exception, SystemExit):
+                if not self.errors[exporter.name, "on_plugin_error"]:
+                    logger.exception("metrics exporter %s raised in on_plugin_error", exporter.name)
+                self.errors[exporter.name, "on_plugin_error"] += 1
 
     def scrape(self) -> bytes | None:
         """The first exporter's answer that has one."""
         pages: list[bytes | None] = []
-        self._each("scrape", lambda exporter: pages.append(exporter.scrape()))
+        self._each("scrape", lambda exporter: pages.append(_page(exporter)))
         return next((page for page in pages if page is not None), None)
 
     def _each(self, hook: str, call: Callable[[MetricsExporter], None]) -> None:
         for exporter in self._exporters:
             try:
                 call(exporter)
-            except Exception:
+            except (Exception, SystemExit):
                 if not self.errors[exporter.name, hook]:
                     logger.exception("metrics exporter %s raised in %s", exporter.name, hook)
                 self.on_plugin_error(exporter.name, hook)
+
+
+def _page(exporter: MetricsExporter) -> bytes | None:
+    page: object = exporter.scrape()
+    if not (page is None or isinstance(page, bytes)):
+        raise TypeError(f"scrape answered {type(page).__name__}, not bytes")
+    return page

@@ -128,7 +128,7 @@ class Evictor:
         """Every call of a policy comes through here. Each failure is reported, each hook's first one logged."""
         try:
             return call()
-        except Exception:
+        except (Exception, SystemExit):
             if hook not in self._logged:
                 self._logged.add(hook)
                 logger.exception(

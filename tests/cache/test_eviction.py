@@ -26,7 +26,7 @@ class Answers(EvictionPolicy):
         self.answer = answer
 
     def select_victim(self, candidates: AbstractSet[BlockInfo]) -> BlockInfo:
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer  # type: ignore[return-value]
 
@@ -38,7 +38,7 @@ def blocks(*last_accessed: int) -> list[Block]:
     return made
 
 
-@pytest.mark.parametrize("answer", [None, [], 7, RuntimeError("no"), Block(9).info])
+@pytest.mark.parametrize("answer", [None, [], 7, RuntimeError("no"), SystemExit(1), Block(9).info])
 def test_the_least_recently_used_goes_where_the_policy_fails(answer: object) -> None:
     listener = Listener()
     evictor = Evictor(Answers(answer), listener)
