@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from openai_kv.errors import ContextLengthError
+from openai_kv.errors import ContextLengthError, ParameterError
 from openai_kv.request import SamplingParams
 from openai_kv.server.fields import Integer, Notes
 
@@ -31,7 +31,13 @@ def sampling_params(body: Mapping[str, Any], max_tokens: int, defaults: Mapping[
 
 
 def output_budget(num_prompt_tokens: int, wanted: int | None, max_model_len: int, param: str) -> int:
-    """Most output tokens: as wanted, else the rest of the context. Raises ContextLengthError naming `param`."""
+    """Most output tokens: as wanted, else the rest of the context.
+
+    Raises ContextLengthError naming `param`, and ParameterError for a prompt of nothing: no token can follow it.
+    """
+    if num_prompt_tokens == 0:
+        message = f"Parameter '{param}' must be something that gives at least one token."
+        raise ParameterError(message, param=param, code="invalid_value")
     completion = 1 if wanted is None else wanted
     total = num_prompt_tokens + completion
     if total > max_model_len:

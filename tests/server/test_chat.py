@@ -156,6 +156,14 @@ async def test_template_that_refuses_and_no_template_at_all() -> None:
         check_error(await server.chat(), 400, "no_chat_template", "messages")
 
 
+async def test_a_template_that_gives_no_token_leaves_nothing_to_answer() -> None:
+    async with site(tokenizer=tiny_tokenizer("{{ '' }}")) as server:
+        check_error(await server.chat(), 400, "invalid_value", "messages")
+        refused = await server.post("/generate", {"messages": MESSAGES})
+        check_error(refused, 400, "invalid_value", "messages")
+        assert (await server.post("/generate", {"prompt": "still there"})).status_code == 200
+
+
 async def test_service_tier_is_answered() -> None:
     async with site() as server:
         assert (await server.chat(service_tier="flex")).json()["service_tier"] == "default"
