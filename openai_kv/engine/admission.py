@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections import Counter
 from dataclasses import dataclass
 
 from openai_kv.errors import OverloadedError
@@ -29,6 +30,8 @@ class WaitingRoom:
         self._limits = limits
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
+        self._groups: Counter[str] = Counter()
+        self._num_tokens = 0
         self._seconds_per_request = 1.0
 
     def __contains__(self, request_id: str) -> bool:
@@ -38,15 +41,21 @@ class WaitingRoom:
     def enter(self, request_id: str, group: str, num_tokens: int) -> None:
         """Raises OverloadedError when the queue is full; the sequences of one HTTP request (`group`) count once."""
         with self._lock:
-            groups = {entry.group for entry in self._entries.values()}
-            tokens = sum(entry.num_tokens for entry in self._entries.values())
-            if group not in groups and groups:
-                self._check(len(groups), tokens + num_tokens)
+            if group not in self._groups and self._groups:
+                self._check(len(self._groups), self._num_tokens + num_tokens)
             self._entries[request_id] = _Entry(group, num_tokens)
+            self._groups[group] += 1
+            self._num_tokens += num_tokens
 
     def leave(self, request_id: str) -> None:
         with self._lock:
-            self._entries.pop(request_id, None)
+            entry = self._entries.pop(request_id, None)
+            if entry is None:
+                return
+            self._num_tokens -= entry.num_tokens
+            self._groups[entry.group] -= 1
+            if not self._groups[entry.group]:
+                del self._groups[entry.group]
 
     def served(self, seconds: float) -> None:
         """A seat was taken for so long, by the number of seats: the running estimate behind Retry-After."""

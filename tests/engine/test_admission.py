@@ -26,6 +26,21 @@ def test_sequences_of_one_http_request_count_once() -> None:
         room.enter("b", "b", 1)
 
 
+def test_a_group_waits_until_its_last_sequence_left_and_leaving_twice_counts_once() -> None:
+    room = WaitingRoom(QueueLimits(max_queue=2, max_queued_tokens=10))
+    room.enter("a-0", "a", 3)
+    room.enter("a-1", "a", 3)
+    for _ in range(2):
+        room.leave("a-0")
+    room.enter("b", "b", 7)
+    with pytest.raises(OverloadedError, match="2 requests wait"):
+        room.enter("c", "c", 0)
+    room.leave("a-1")
+    with pytest.raises(OverloadedError, match="prompt tokens"):
+        room.enter("c", "c", 4)
+    room.enter("c", "c", 3)
+
+
 def test_token_limit_never_refuses_when_nothing_waits() -> None:
     room = WaitingRoom(QueueLimits(max_queued_tokens=10))
     room.enter("big", "big", 1000)
