@@ -3,6 +3,8 @@
 import psutil
 import torch
 
+from openai_kv.errors import ConfigError
+
 GIB = 2**30
 DEFAULT_SHARE = 0.9
 
@@ -17,6 +19,19 @@ def kv_cache_bytes(wanted: int | float | None, device: torch.device) -> int:
     if wanted is None and device.type == "cpu":
         return GIB
     return int(_free_bytes(device) * (DEFAULT_SHARE if wanted is None else wanted))
+
+
+def check_fits(num_bytes: int, device: torch.device) -> None:
+    """Raises ConfigError for a pool larger than what is free.
+
+    On the CPU the system hands out more than there is, and ends the process when the pool fills up.
+    """
+    free = _free_bytes(device)
+    if num_bytes > free:
+        raise ConfigError(
+            f"a KV pool of {num_bytes / GIB:.1f} GiB does not fit: {free / GIB:.1f} GiB are free; "
+            "lower --kv-cache-memory or --num-blocks"
+        )
 
 
 def _free_bytes(device: torch.device) -> int:

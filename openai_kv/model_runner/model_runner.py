@@ -1,5 +1,6 @@
 """Runs one step's work on the model: copies, one packed forward, logits, sampling."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,14 @@ from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.fingerprint import fingerprint
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
-from openai_kv.model_runner.kv_pool import KVPool, num_blocks_for
+from openai_kv.model_runner.kv_pool import KVPool, num_blocks_for, token_bytes
 from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
-from openai_kv.model_runner.memory import kv_cache_bytes
+from openai_kv.model_runner.memory import check_fits, kv_cache_bytes
 from openai_kv.model_runner.probe import ModelShapes, check, measure
 from openai_kv.model_runner.sampler import Sampler, SamplingRow
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +128,12 @@ def _by_block(mass: Tensor, block_tables: Tensor) -> dict[int, float]:
 
 
 def _num_blocks(settings: RunnerSettings, shapes: ModelShapes, dtype: torch.dtype, device: torch.device) -> int:
-    if settings.num_blocks is not None:
-        return settings.num_blocks
+    num_blocks = settings.num_blocks or _blocks_in_budget(settings, shapes, dtype, device)
+    check_fits(num_blocks * settings.block_size * token_bytes(shapes.layers, dtype), device)
+    return num_blocks
+
+
+def _blocks_in_budget(settings: RunnerSettings, shapes: ModelShapes, dtype: torch.dtype, device: torch.device) -> int:
     budget = kv_cache_bytes(settings.kv_cache_memory, device)
     num_blocks = num_blocks_for(budget, shapes.layers, settings.block_size, dtype)
     if num_blocks == 0:
@@ -139,7 +146,10 @@ def _max_model_len(model: CausalLM, wanted: int | None, pool: KVPool) -> int:
     limit = model.max_model_len
     if wanted is None and limit is None:
         raise ConfigError("max_model_len: the model's configuration states no limit, so set one")
-    return min(length for length in (wanted, limit, pool.num_blocks * pool.block_size) if length is not None)
+    effective = min(length for length in (wanted, limit, pool.num_blocks * pool.block_size) if length is not None)
+    if effective < (wanted or limit or 0):
+        logger.warning("max_model_len is %d, not %d: model and KV pool hold no more", effective, wanted or limit)
+    return effective
 
 
 def _info(

@@ -109,8 +109,15 @@ def test_max_model_len_can_only_be_lowered() -> None:
     assert Driver("llama", max_model_len=10_000).runner.info.max_model_len == 512
 
 
-def test_max_model_len_fits_the_pool() -> None:
+def test_max_model_len_fits_the_pool(caplog: pytest.LogCaptureFixture) -> None:
     assert Driver("llama", num_blocks=5).runner.info.max_model_len == 5 * 16
+    assert "max_model_len is 80, not 512" in caplog.text
+
+
+@pytest.mark.parametrize("sizes", [{"num_blocks": 2**40}, {"kv_cache_memory": 2**50}])
+def test_a_pool_that_does_not_fit_is_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=r"a KV pool of .* GiB does not fit"):
+        paged_runner(tiny_model("llama"), RunnerSettings(**sizes))  # type: ignore[arg-type]
 
 
 def test_the_pool_is_sized_by_memory() -> None:
