@@ -14,6 +14,7 @@ Everything after -- goes to the server.
 import argparse
 import asyncio
 import json
+import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from benchmarks.live_report import Outcome, agreement, make_markdown, make_table
 from benchmarks.page import write_tables
 from benchmarks.policy_table import built_in_policies, replayable
 from benchmarks.serving import Server, serve
-from benchmarks.workload import Mix, Turn, schedule, working_set
+from benchmarks.workload import Mix, Turn, longest_chat, schedule, working_set
 from openai_kv.simulate.readers import read_trace
 from openai_kv.simulate.result import Case, Mode, Result
 from openai_kv.simulate.run_case import PolicySource, run_case
@@ -51,15 +52,18 @@ class Plan:
 
 
 def make_plan(options: argparse.Namespace) -> Plan:
-    """Raises ConfigError or ValueError: the trace is no use."""
+    """Raises ConfigError or ValueError: the trace is no use, or the pool too small for one of the chats."""
     mix = replace(Mix(), conversations=options.conversations, scans=options.scans, minutes=options.minutes)
     habits: Habits = observe(read_trace(options.trace).requests)
     rounds = tuple(tuple(schedule(mix, habits, options.seed + number)) for number in range(options.rounds))
-    tokens = working_set(rounds[0], mix.answer_tokens)
+    pool = int(working_set(rounds[0], mix.answer_tokens) * options.pool_share)
+    longest = max(longest_chat(turns, mix.answer_tokens) for turns in rounds)
+    if pool < longest:
+        raise ValueError(f"a pool of {pool} tokens, and a chat of {longest}: more conversations, or a larger share")
     return Plan(
         policies=tuple(options.policy or (policy.name for policy in built_in_policies())),
         rounds=rounds,
-        num_blocks=int(tokens * options.pool_share) // options.block_size,
+        num_blocks=pool // options.block_size,
         block_size=options.block_size,
         answer_tokens=mix.answer_tokens,
         concurrency=options.concurrency,
@@ -154,6 +158,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a server never outlives us
     plan = make_plan(options)
     with tempfile.TemporaryDirectory() as folder:
         outcomes = measure(plan, Path(folder))

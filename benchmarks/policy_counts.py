@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from openai_kv.simulate.report import record
-from openai_kv.simulate.result import Case, Half, Result, Tally
+from openai_kv.simulate.result import Case, Result, Tally
 
+NAMED = ("trace", "trace_format", "block_tokens", "policy", "capacity_blocks")
 COUNTED = ("requests", "blocks", "hit_blocks", "tokens", "hit_tokens")
 MEASURED = ("evictions", "policy_errors", "decision_seconds", "replay_seconds")
-KEPT = ("trace", "trace_format", "block_tokens", "policy", "half", "capacity_blocks", *COUNTED, *MEASURED)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """One number of a table; the trace by its name."""
+    """One replay; the trace by its name."""
 
     trace: str
-    half: Half
     policy: str
     capacity: int
 
@@ -32,8 +31,7 @@ def to_sheet(results: Iterable[Result]) -> dict[Cell, Result]:
 
 
 def cell_of(result: Result) -> Cell:
-    case = result.case
-    return Cell(result.trace_name, case.half, case.policy, case.capacity_blocks or 0)
+    return Cell(result.trace_name, result.case.policy, result.case.capacity_blocks or 0)
 
 
 def load(path: Path) -> dict[Cell, Result]:
@@ -50,16 +48,19 @@ def save(path: Path, sheet: Sheet) -> None:
 
 def keep(result: Result) -> dict[str, Any]:
     row = record(result)
-    return {name: row[name] for name in KEPT}
+    halves = {"all": result.tally, "second": result.second_half}
+    counts = {half: {name: getattr(tally, name) for name in COUNTED} for half, tally in halves.items()}
+    return {**{name: row[name] for name in NAMED}, **counts, **{name: row[name] for name in MEASURED}}
 
 
 def restore(row: Mapping[str, Any]) -> Result:
     """What `keep` kept, as a result again."""
     return Result(
-        case=Case(row["trace"], row["policy"], row["capacity_blocks"], half=row["half"]),
+        case=Case(row["trace"], row["policy"], row["capacity_blocks"]),
         trace_name=row["trace"],
         trace_format=row["trace_format"],
         block_tokens=row["block_tokens"],
-        tally=Tally(**{name: row[name] for name in COUNTED}),
+        tally=Tally(**row["all"]),
+        second_half=Tally(**row["second"]),
         **{name: row[name] for name in MEASURED},
     )

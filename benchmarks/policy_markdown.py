@@ -6,9 +6,10 @@ from statistics import fmean
 
 from benchmarks.page import markdown, number
 from benchmarks.policy_counts import Cell, Sheet
-from openai_kv.simulate.result import OPT, Half
+from openai_kv.simulate.result import OPT, Half, Result
 
 BASE = "lru"
+HALVES: tuple[Half, ...] = ("all", "second")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Standing:
 def tables(sheet: Sheet) -> dict[str, str]:
     """By the name of the marker: `cost`, and for each half `hits-all`, `gap-all`, `summary-all`."""
     made = {"cost": cost_table(sheet)}
-    for half in dict.fromkeys(cell.half for cell in sorted(sheet)):
+    for half in HALVES:
         standings = rank(sheet, half)
         made[f"hits-{half}"] = hits_table(standings)
         made[f"gap-{half}"] = gap_table(standings)
@@ -56,19 +57,26 @@ def tables(sheet: Sheet) -> dict[str, str]:
     return made
 
 
+def ratio(result: Result, half: Half) -> float:
+    tally = result.second_half if half == "second" else result.tally
+    return tally.hit_blocks / tally.blocks
+
+
 def columns(sheet: Sheet) -> list[Column]:
     return sorted({Column(cell.trace, cell.capacity) for cell in sheet}, key=lambda c: (c.trace, c.capacity))
 
 
 def rank(sheet: Sheet, half: Half) -> list[Standing]:
-    """The best average first. A policy that lacks a column is left out."""
+    """The best average first. A policy that lacks a column is left out; without LRU or OPT there is no table."""
     everywhere = columns(sheet)
 
     def ratios(policy: str) -> dict[Column, float]:
-        cells = {column: Cell(column.trace, half, policy, column.capacity) for column in everywhere}
-        return {column: sheet[cell].block_hit_ratio for column, cell in cells.items() if cell in sheet}
+        cells = {column: Cell(column.trace, policy, column.capacity) for column in everywhere}
+        return {column: ratio(sheet[cell], half) for column, cell in cells.items() if cell in sheet}
 
     lru, opt = ratios(BASE), ratios(OPT)
+    if len(lru) < len(everywhere) or len(opt) < len(everywhere):
+        raise LookupError(f"replay {BASE} and {OPT} on all traces and capacities first")
     found = [Standing(name, ratios(name), lru, opt) for name in sorted({cell.policy for cell in sheet})]
     complete = [standing for standing in found if len(standing.ratios) == len(everywhere)]
     return sorted(complete, key=lambda standing: -standing.average)

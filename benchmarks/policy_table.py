@@ -9,7 +9,7 @@ Results are kept in benchmarks/results/policies.json: what is replayed takes the
 
 import argparse
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.page import write_tables
@@ -18,7 +18,7 @@ from benchmarks.policy_markdown import tables
 from openai_kv.plugins import Plugin, load_plugins
 from openai_kv.simulate.command import run_with_progress
 from openai_kv.simulate.plot import write_plot
-from openai_kv.simulate.result import OPT, Case, Half
+from openai_kv.simulate.result import OPT, Case
 from openai_kv.simulate.run_case import PolicySource
 
 ROOT = Path(__file__).parent.parent
@@ -26,7 +26,6 @@ RESULTS = ROOT / "benchmarks" / "results" / "policies.json"
 PAGE = ROOT / "docs" / "policies.md"
 PLOTS = ("policies.png", "policies.svg")
 CAPACITIES = (977, 1953, 3906, 9766, 19531)
-HALVES: tuple[Half, ...] = ("all", "second")
 
 
 def built_in_policies() -> list[Plugin]:
@@ -43,23 +42,19 @@ def replayable() -> list[str]:
     return [policy.name for policy in built_in_policies() if not needs_attention(policy)]
 
 
-def make_cases(traces: Iterable[str], policies: Sequence[str], capacities: Sequence[int]) -> list[Case]:
-    return [
-        Case(trace, policy, capacity, half=half)
-        for trace in traces
-        for policy in policies
-        for capacity in capacities
-        for half in HALVES
-    ]
+def replay(options: argparse.Namespace) -> None:
+    """Policy by policy; each is kept when it is done, so that an interruption costs little."""
+    for policy in options.policy or [OPT, *replayable()]:
+        cases = [Case(trace, policy, blocks) for trace in options.traces for blocks in options.capacity or CAPACITIES]
+        results = run_with_progress(cases, PolicySource(), options.jobs)
+        save(options.results, {**load(options.results), **to_sheet(results)})
 
 
-def write(sheet: Sheet, results: Path, page: Path) -> None:
-    """The page first: it may lack a place. The plots lie beside it."""
+def write(sheet: Sheet, page: Path) -> None:
+    """The plots lie beside the page."""
     write_tables(page, tables(sheet))
-    save(results, sheet)
-    whole = [sheet[cell] for cell in sorted(sheet) if cell.half == "all"]
     for name in PLOTS:
-        write_plot(page.parent / name, whole)
+        write_plot(page.parent / name, [sheet[cell] for cell in sorted(sheet)])
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -75,10 +70,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
-    policies = options.policy or [OPT, *replayable()]
-    cases = make_cases(options.traces, policies, options.capacity or CAPACITIES)
-    replayed = run_with_progress(cases, PolicySource(), options.jobs) if cases else []
-    write({**load(options.results), **to_sheet(replayed)}, options.results, options.page)
+    if options.traces:
+        replay(options)
+    write(load(options.results), options.page)
 
 
 if __name__ == "__main__":

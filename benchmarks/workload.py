@@ -69,3 +69,13 @@ def working_set(turns: Sequence[Turn], answer_tokens: int) -> int:
     texts = [*systems, *(turn.message for turn in turns)]
     tokens = sum(len(text.split()) + TEMPLATE_TOKENS for text in texts)
     return tokens + len(turns) * (answer_tokens + TEMPLATE_TOKENS)
+
+
+def longest_chat(turns: Sequence[Turn], answer_tokens: int) -> int:
+    """Tokens of the longest conversation at its end: a pool has to hold that much."""
+    chats: dict[int, int] = {}
+    for turn in turns:
+        start = chats.setdefault(turn.conversation, len(turn.system.split()) + TEMPLATE_TOKENS)
+        said = len(turn.message.split()) + answer_tokens + 2 * TEMPLATE_TOKENS
+        chats[turn.conversation] = start + said
+    return max(chats.values())
