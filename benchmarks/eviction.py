@@ -88,7 +88,7 @@ def measure(plan: Plan, folder: Path) -> list[Outcome]:
 
 def run(plan: Plan, policy: str, turns: Sequence[Turn], recording: Path) -> Drive:
     sizes = ("--num-blocks", str(plan.num_blocks), "--block-size", str(plan.block_size))
-    how = ("--eviction-policy", policy, "--record-trace", str(recording))
+    how = ("--eviction-policy", policy, "--record-trace", str(recording), "--queue-timeout", "600")
     with serve(*sizes, *how, *plan.server, port=plan.port) as server:
         sent = drive(
             server.url,

@@ -12,7 +12,7 @@ from benchmarks.drive import Answer, Drive
 from benchmarks.page import markdown
 from openai_kv.simulate.result import Result
 
-HEAD = ("policy", "token hits", "block hits", "simulated", "computed tokens", "TTFT p50 s", "p95 s", "evictions", "s")
+HEAD = ("policy", "tokens", "blocks", "simulated", "computed", "p50 s", "p95 s", "evicted", "wall s")
 
 
 @dataclass(frozen=True, slots=True)
