@@ -17,13 +17,13 @@ from tests.default_plugins.flat import FlatCache
 CAPACITY = 50
 
 
-def popular(seed: int, length: int = 4000) -> Iterable[int]:
+def popular(seed: int, length: int = 3000) -> Iterable[int]:
     """Few contents come again and again among many that come once: worth counting."""
     random = Random(seed)
     return (random.randrange(40) if at % 3 == 0 else 10_000 * (seed + 1) + at for at in range(length))
 
 
-def drifting(length: int = 12_000) -> Iterable[int]:
+def drifting(length: int = 8_000) -> Iterable[int]:
     """What came lately comes again, six times in all, and never after that: worth forgetting."""
     random = Random(0)
     return (-1 - max(0, at // 6 + random.randrange(-30, 1)) for at in range(length))
