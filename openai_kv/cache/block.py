@@ -42,6 +42,7 @@ class Block:
         "last_accessed",
         "last_accessed_time",
         "node",
+        "parent",
         "pin_count",
         "ref_count",
         "session_id",
@@ -61,6 +62,7 @@ class Block:
         self.node: Node | None = None
         self.token_ids: TokenIds = ()
         self.key = 0
+        self.parent: BlockView | None = None
         self.depth = 0
         self.hit_count = 0
         self.attention = 0.0
@@ -101,6 +103,10 @@ class BlockView:
     @property
     def key(self) -> int:
         return self._block.key
+
+    @property
+    def parent(self) -> BlockView | None:
+        return self._block.parent
 
     @property
     def num_tokens(self) -> int:

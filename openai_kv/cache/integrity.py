@@ -56,6 +56,7 @@ def _check_node(tree: RadixTree, node: Node) -> None:
         last_of_leaf = not node.children and index == len(node.blocks) - 1
         _require(full or (last_of_leaf and 0 < size < tree.block_size), f"{block} has children and is not full")
         _require(block.node is node and block.depth == depth + index, f"{block} does not know its place")
+        _require((block.parent is None) == (block.depth == 0), f"{block} does not know its parent")
     _require(sorted(node.children) == node.sorted_keys, f"the children of {where} are out of order")
     _require(all(key == child.key for key, child in node.children.items()), f"a child of {where} has a wrong key")
 
