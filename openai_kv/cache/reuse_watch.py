@@ -28,6 +28,7 @@ class ReuseWatch:
 
     def __init__(self, model: ReuseModel, limit: int) -> None:
         self._model, self._limit = model, limit
+        self._now = float("-inf")
         self._probes: dict[int, Probe] = {}
         self._bins: list[deque[Probe]] = [deque() for _ in range(NUM_BINS - 1)]
 
@@ -51,7 +52,10 @@ class ReuseWatch:
         return probe.use
 
     def advance(self, now: float) -> None:
-        """Time has passed."""
+        """Time may have passed."""
+        if now == self._now:
+            return
+        self._now = now
         for age_bin, probes in enumerate(self._bins):
             while probes and (not probes[0].open or now - probes[0].since >= EDGES[age_bin]):
                 probe = probes.popleft()

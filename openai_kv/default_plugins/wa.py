@@ -58,9 +58,18 @@ def categories(traits: Traits) -> Iterator[Category]:
 
 
 class WorkloadAwarePolicy(HitDensityPolicy):
+    """Counts reuse by category: kind of request, hits of the block, last of its chain or not, turn, new blocks.
+
+    `weight`: how many watched blocks it takes to believe a category by half. The paper fits an exponential distribution
+    by category and goes by the probability of reuse within the cache's lifetime; here the distribution is as counted,
+    and the time to keep a block the one that pays best.
+    """
+
     name = "wa"
 
     def __init__(self, weight: float = 20, seed: int = 0) -> None:
+        if weight <= 0:
+            raise ValueError("weight is not above 0")
         super().__init__(CategoryModel(weight), seed)
 
     def values(self, hazards: list[float]) -> list[float]:
