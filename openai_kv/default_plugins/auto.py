@@ -13,11 +13,13 @@ from openai_kv.cache.policy import BlockInfo, CacheInfo, EvictionPolicy
 from openai_kv.default_plugins.arc import ARCPolicy
 from openai_kv.default_plugins.fifo import FIFOPolicy
 from openai_kv.default_plugins.gdsf import GDSFPolicy
+from openai_kv.default_plugins.learned import LearnedPolicy
 from openai_kv.default_plugins.lfu import LFUPolicy
 from openai_kv.default_plugins.lru import LRUPolicy
 from openai_kv.default_plugins.s3_fifo import S3FIFOPolicy
 from openai_kv.default_plugins.sieve import SievePolicy
 from openai_kv.default_plugins.slru import SLRUPolicy
+from openai_kv.default_plugins.wa import WorkloadAwarePolicy
 from openai_kv.hookspecs import hookimpl
 from openai_kv.request import RequestInfo
 
@@ -30,6 +32,8 @@ MEMBERS: tuple[type[EvictionPolicy], ...] = (
     SievePolicy,
     LFUPolicy,
     FIFOPolicy,
+    WorkloadAwarePolicy,
+    LearnedPolicy,
 )
 
 
@@ -56,7 +60,7 @@ class AutoPolicy(EvictionPolicy):
 
     name = "auto"
 
-    def __init__(self, policies: tuple[str, ...] | str = ("lru", "gdsf", "arc", "s3_fifo"), sample: int = 1024) -> None:
+    def __init__(self, policies: tuple[str, ...] | str = ("lru", "arc", "s3_fifo", "learned"), sample: int = 1024) -> None:
         names = policies.split("+") if isinstance(policies, str) else policies
         if sample < 1:
             raise ValueError("sample is below 1")
