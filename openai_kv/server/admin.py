@@ -40,7 +40,7 @@ def describe(context: ServerContext, stats: EngineStats) -> dict[str, Any]:
         "eviction_count": cache.eviction_count,
         "evictions_by_policy": dict(cache.evictions_by_policy),
         "preemption_count": stats.preemptions,
-        "pins": 0,
+        "pins": cache.pins,
         "since": context.start_time,
     }
 
@@ -58,8 +58,8 @@ def block_counts(cache: CacheStats) -> dict[str, int]:
         "used": cache.used,
         "cached": cache.cached,
         "referenced": cache.referenced,
-        "soft_pinned": 0,
-        "pinned": 0,
+        "soft_pinned": cache.soft_pinned,
+        "pinned": cache.pinned,
     }
 
 
