@@ -48,6 +48,20 @@ class CacheStats:
 
 
 @dataclass(frozen=True, slots=True)
+class PinRecord:
+    """A hard pin. Times are Unix seconds. `num_cached_tokens` were there when it was ordered; `hits`: of the whole."""
+
+    pin_id: str
+    label: str | None
+    num_tokens: int
+    num_blocks: int
+    num_cached_tokens: int
+    created: int
+    expires_at: int
+    hits: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepStats:
     """One engine step. Times in seconds. `deferred`: waiting for blocks that another request computes."""
 

@@ -226,7 +226,7 @@ class Scheduler:
         if slot is not None:
             self.manager.store_exact(request.request_id, request.prompt_token_ids, slot)
         if after >= request.num_prompt_tokens and not request.num_output_tokens:
-            self.manager.pins.keep(request.info, request.prompt_token_ids)
+            self.manager.pins.keep(request.info, request.prompt_token_ids, request.num_cached_tokens or 0)
 
     def _append(self, request: Request, sampled: Mapping[str, int]) -> None:
         token_id = sampled.get(request.request_id)

@@ -27,7 +27,8 @@ class PinLimits:
 class Pin:
     """Keeps the first `num_tokens` tokens of a chain, which end in `block`; times are of the cache's clock.
 
-    A hard pin has a `pin_id`. `hits`: look-ups taken that matched all of it.
+    A hard pin has a `pin_id`, and `num_cached_tokens`, those that were cached when it was ordered. `hits`: look-ups
+    taken that matched all of it.
     """
 
     block: Block
@@ -37,6 +38,7 @@ class Pin:
     expires_at: float
     pin_id: str = ""
     label: str | None = None
+    num_cached_tokens: int = 0
     hits: int = 0
 
     @property

@@ -16,15 +16,20 @@ class PrefixPins:
     def __init__(self, store: BlockStore) -> None:
         self._store = store
 
-    def keep(self, info: RequestInfo, prompt: Sequence[int]) -> None:
-        """The whole prompt of this request is cached, as far as it is to be: set the pins that it wants."""
+    def keep(self, info: RequestInfo, prompt: Sequence[int], num_cached_tokens: int = 0) -> None:
+        """The whole prompt of this request is cached, as far as it is to be: set the pins that it wants.
+
+        `num_cached_tokens` of it were cached when it came.
+        """
         for wanted in info.retention.breakpoints:
             block = self._last_block(info.namespace, tuple(prompt[: wanted.num_tokens]))
             if block is not None:
                 self._store.pins.mark(block, wanted.num_tokens, wanted.ttl)
         if info.retention.pin is not None:
             with suppress(PinLimitError):  # whoever ordered it will ask for it, and be told then
-                self.pin(info.retention.pin, info.namespace, prompt)
+                pin = self.pin(info.retention.pin, info.namespace, prompt)
+                if pin is not None:
+                    pin.num_cached_tokens = num_cached_tokens
 
     def pin(self, order: PinOrder, namespace: str, prompt: Sequence[int]) -> Pin | None:
         """The hard pin of this order, set now unless it is; None: not all of `prompt` is cached.
@@ -36,7 +41,9 @@ class PrefixPins:
             return known
         block = self._last_block(namespace, tuple(prompt))
         if block is not None:
-            return self._store.pins.pin(order, block, len(prompt))
+            pin = self._store.pins.pin(order, block, len(prompt))
+            pin.num_cached_tokens = len(prompt)
+            return pin
         self._store.pins.check_room(self._num_unpinned(namespace, tuple(prompt)))
         return None
 

@@ -92,13 +92,13 @@ def ratio(part: float, whole: float) -> float:
 
 
 async def cache_reset(call: Call) -> None:
-    """An empty body is `{}`. There is only the device tier, and nothing is pinned."""
+    """An empty body is `{}`. There is only the device tier."""
     call.body = call.body or b"{}"
     body = await call.parse(lambda _: RESET_BODY)
     if "device" not in body.get("tiers", ["device"]):
         await call.answer({"success": True, "freed_blocks": 0, "kept_blocks": 0})
         return
-    result = await call.context.engine.reset_cache()
+    result = await call.context.engine.reset_cache(include_pinned=body.get("include_pinned", False))
     await call.answer({"success": True, "freed_blocks": result.freed_blocks, "kept_blocks": result.kept_blocks})
 
 

@@ -69,7 +69,7 @@ class Call:
         self.check_model(payload.get("model"))
         self.context.require_ready()
         self.notes.strict = self.context.settings.server.strict_parameters
-        limits = Limits.of(self.context.settings.server, self.context.engine.info)
+        limits = Limits.of(self.context.settings, self.context.engine.info)
         return schema(limits)(payload, "", self.notes)
 
     def check_model(self, model: object) -> None:

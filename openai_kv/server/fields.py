@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from openai_kv.config import parse_duration
 from openai_kv.errors import ParameterError
 from openai_kv.server.violations import (
     check_filled,
@@ -98,6 +99,24 @@ class Choice:
         if value not in self.values:
             raise wrong_value(path, "one of " + ", ".join(self.values), value)
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A text like 30m, returned in seconds."""
+
+    maximum: int
+
+    def __call__(self, value: Any, path: str, _notes: Notes) -> int:
+        if not isinstance(value, str):
+            raise wrong_type(path, "a string", value)
+        try:
+            seconds = int(str(parse_duration(value)))
+        except ValueError:
+            raise wrong_value(path, "a duration like 90s, 30m or 12h", value) from None
+        if seconds > self.maximum:
+            raise wrong_value(path, f"a duration of at most {self.maximum}s", value)
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from openai_kv.config import ServerSettings
+from openai_kv.config import ServerSettings, Settings
 from openai_kv.outputs import ModelInfo
 from openai_kv.server.fields import (
     Array,
     Boolean,
     Check,
     Choice,
+    Duration,
     Either,
     FreeObject,
     Integer,
@@ -50,6 +51,7 @@ STREAM_OPTIONS = Object(
     {"include_usage": Boolean(), "continuous_usage_stats": Boolean(), "include_obfuscation": Boolean()}
 )
 SESSION_ID = String(128, empty=False)
+CACHE_SALT = String(128, empty=False, forbidden="@/\\\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,11 @@ class Limits:
     server: ServerSettings
     vocab_size: int
     max_model_len: int
+    ttl_max: int = 24 * 3600
 
     @classmethod
-    def of(cls, server: ServerSettings, info: ModelInfo) -> "Limits":
-        return cls(server, info.vocab_size, info.max_model_len)
+    def of(cls, settings: Settings, info: ModelInfo) -> "Limits":
+        return cls(settings.server, info.vocab_size, info.max_model_len, settings.cache.ttl_max)
 
 
 def check_stop(limits: Limits) -> Check:
@@ -96,7 +99,7 @@ def common_fields(limits: Limits) -> dict[str, Check]:
         "stream_options": STREAM_OPTIONS,
         "session_id": SESSION_ID,
         "prompt_cache_key": String(64, empty=False),
-        "cache_salt": String(128, empty=False, forbidden="@/\\\0"),
+        "cache_salt": CACHE_SALT,
         "user": String(),
         "safety_identifier": String(128),
         "metadata": FreeObject(16, 64, String(512)),
@@ -197,6 +200,20 @@ def detokenize_body(limits: Limits) -> Object:
         ("tokens",),
         {"input_ids": "tokens", "prompt_token_ids": "tokens"},
     )
+
+
+def pin_body(limits: Limits) -> Object:
+    fields: Mapping[str, Check] = {
+        **template_fields(limits),
+        "model": String(),
+        "prompt": String(),
+        "prompt_token_ids": TokenIds(limits.vocab_size),
+        "ttl": Duration(limits.ttl_max),
+        "label": String(64),
+        "cache_salt": CACHE_SALT,
+        "key_id": String(empty=False),
+    }
+    return Object(fields, (), RENAMED)
 
 
 def exactly_one(body: Mapping[str, Any], *names: str) -> str:
