@@ -69,7 +69,8 @@ class Call:
         self.check_model(payload.get("model"))
         self.context.require_ready()
         self.notes.strict = self.context.settings.server.strict_parameters
-        limits = Limits.of(self.context.settings, self.context.engine.info)
+        self.notes.ttl_max = self.context.settings.cache.ttl_max
+        limits = Limits.of(self.context.settings.server, self.context.engine.info)
         return schema(limits)(payload, "", self.notes)
 
     def check_model(self, model: object) -> None:

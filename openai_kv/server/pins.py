@@ -17,6 +17,7 @@ from openai_kv.server.generation import Generation
 from openai_kv.server.messages import count_turns
 from openai_kv.server.prompts import encode_prompt, render_messages
 from openai_kv.server.protocol import exactly_one, pin_body
+from openai_kv.server.retention import default_ttl
 from openai_kv.server.sampling import output_budget
 from openai_kv.server.violations import excluded, wrong_value
 
@@ -58,8 +59,6 @@ def to_token_ids(call: Call, body: Mapping[str, Any], source: str) -> list[int]:
 
 def prefill(call: Call, body: Mapping[str, Any], key: Key | None, prompt: list[int]) -> EngineRequest:
     """Computes what is missing, samples nothing, and pins the prompt while it still holds it."""
-    cache = call.context.settings.cache
-    ttl = body.get("ttl", min(cache.ttl_default, cache.ttl_max))
     info = RequestInfo(
         request_id=f"pin_{uuid.uuid4().hex}",
         num_prompt_tokens=len(prompt),
@@ -67,7 +66,7 @@ def prefill(call: Call, body: Mapping[str, Any], key: Key | None, prompt: list[i
         kind="chat" if "messages" in body else "completion",
         turn=count_turns(body.get("messages", [])),
     )
-    order = PinOrder(info.request_id, ttl, body.get("label"))
+    order = PinOrder(info.request_id, body.get("ttl", default_ttl(call)), body.get("label"))
     return EngineRequest(replace(info, retention=Retention(pin=order)), tuple(prompt), SamplingParams(max_tokens=0))
 
 

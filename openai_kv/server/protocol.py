@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from openai_kv.config import ServerSettings, Settings
+from openai_kv.config import ServerSettings
 from openai_kv.outputs import ModelInfo
 from openai_kv.server.fields import (
     Array,
@@ -50,6 +50,7 @@ TEMPLATE_OWN = frozenset(
 STREAM_OPTIONS = Object(
     {"include_usage": Boolean(), "continuous_usage_stats": Boolean(), "include_obfuscation": Boolean()}
 )
+CACHE_OPTIONS = Object({"mode": Choice(("implicit", "explicit")), "ttl": Duration()})
 SESSION_ID = String(128, empty=False)
 CACHE_SALT = String(128, empty=False, forbidden="@/\\\0")
 
@@ -61,11 +62,10 @@ class Limits:
     server: ServerSettings
     vocab_size: int
     max_model_len: int
-    ttl_max: int = 24 * 3600
 
     @classmethod
-    def of(cls, settings: Settings, info: ModelInfo) -> "Limits":
-        return cls(settings.server, info.vocab_size, info.max_model_len, settings.cache.ttl_max)
+    def of(cls, server: ServerSettings, info: ModelInfo) -> "Limits":
+        return cls(server, info.vocab_size, info.max_model_len)
 
 
 def check_stop(limits: Limits) -> Check:
@@ -104,7 +104,7 @@ def common_fields(limits: Limits) -> dict[str, Check]:
         "safety_identifier": String(128),
         "metadata": FreeObject(16, 64, String(512)),
         "prompt_cache_retention": Choice(("in_memory", "24h")),
-        "prompt_cache_options": Neutral(({}, {"mode": "implicit"})),
+        "prompt_cache_options": CACHE_OPTIONS,
         "stop_token_ids": Neutral(([],)),
         "include_stop_str_in_output": Neutral((False,)),
         "skip_special_tokens": Neutral((True,)),
@@ -208,7 +208,7 @@ def pin_body(limits: Limits) -> Object:
         "model": String(),
         "prompt": String(),
         "prompt_token_ids": TokenIds(limits.vocab_size),
-        "ttl": Duration(limits.ttl_max),
+        "ttl": Duration(),
         "label": String(64),
         "cache_salt": CACHE_SALT,
         "key_id": String(empty=False),
