@@ -147,6 +147,7 @@ class CacheSettings(Section):
         0.25, ge=0, lt=1, description="share of the blocks that may be pinned; the longest request fits in the rest"
     )
     max_pins: int = Field(256, ge=0, description="most pins at a time")
+    expose_text: bool = Field(False, description="show the text of cached tokens in /cache/tree")
     record_trace: str = Field("", description="file to add a trace to, for simulate: hashes, never text; empty = off")
 
 

@@ -12,6 +12,7 @@ from openai_kv.cache.integrity import check_integrity
 from openai_kv.cache.pins import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.cache.prefix_pins import PrefixPins
+from openai_kv.cache.snapshot import Snapshot
 from openai_kv.cache.store import BlockStore
 from openai_kv.metrics import CacheStats
 from openai_kv.outputs import BlockCopy
@@ -50,6 +51,7 @@ class KVCacheManager:
         )
         self.pins = PrefixPins(self.store)
         self.epoch = time.time() - clock()  # what the clock's zero is in Unix time
+        self.snapshot = Snapshot(self.store, clock, self.epoch)
         self._allocations: dict[str, Allocation] = {}
         self._written: dict[str, WriteCount] = {}
         self._num_empty_slots = 0  # in referenced blocks: the ends of the block tables

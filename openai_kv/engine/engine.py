@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from openai_kv.cache.hit import ResetResult
 from openai_kv.cache.pins import Pin
+from openai_kv.cache.snapshot import Snapshot
 from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.engine.reporter import Reporter
 from openai_kv.metrics import CacheStats, PinRecord
@@ -97,6 +98,11 @@ class Engine:
 
     def pins(self) -> list[PinRecord]:
         return [self._record(pin) for pin in self.scheduler.manager.pins.list()]
+
+    def snapshot(self) -> Snapshot:
+        """To be read at once, in the engine's thread."""
+        self.scheduler.manager.expire()
+        return self.scheduler.manager.snapshot
 
     def _record(self, pin: Pin) -> PinRecord:
         epoch = self.scheduler.manager.epoch

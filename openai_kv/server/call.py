@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -44,6 +44,10 @@ class Call:
     @property
     def headers(self) -> Headers:
         return Headers(scope=self.scope)
+
+    @property
+    def query(self) -> QueryParams:
+        return QueryParams(self.scope["query_string"])
 
     @property
     def path(self) -> str:
