@@ -1,18 +1,21 @@
 """Snapshot: what the cache holds just now, as the rows that operators are shown."""
 
 import secrets
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from openai_kv.cache.block import Block
 from openai_kv.cache.node import Node
 from openai_kv.cache.store import BlockStore
 
+T = TypeVar("T")
 Row = dict[str, Any]
 SHOWN_TOKENS = 64
+MAX_SECONDS = 0.008  # of this thread's own time: the next step must not wait longer than 10 ms
 STATES: dict[str, Callable[[Block], bool]] = {
     "free": lambda block: block.node is None and not block.ref_count,
     "cached": lambda block: block.node is not None and not block.ref_count,
@@ -25,7 +28,8 @@ STATES: dict[str, Callable[[Block], bool]] = {
 class Snapshot:
     """Rows of nodes and of blocks; `epoch` is the Unix time of the clock's zero. Call it between two steps.
 
-    A node is known by the number of its first block plus one, 0 is above all namespaces. These are opaque.
+    A node is known by the number of its first block plus one, 0 is above all namespaces. These are opaque. There are
+    fewer rows than asked for where more would take too long.
     """
 
     def __init__(self, store: BlockStore, clock: Callable[[], float], epoch: float) -> None:
@@ -34,14 +38,14 @@ class Snapshot:
         self._epoch = epoch
         self._secret = secrets.token_bytes(16)
 
-    def nodes(self, root: int, depth: int, limit: int) -> list[Row] | None:
+    def nodes(self, root: int, depth: int, limit: int, *, with_tokens: bool = False) -> list[Row] | None:
         """Breadth first, node `root` and `depth` levels below it; None: there is no such node."""
         start = self._start(root)
         if start is None:
             return None
         expiry, now = self._expiry(), self._clock()
-        nodes = islice(_breadth_first(start, depth if root else depth - 1), limit)
-        return [self._node_row(node, now, expiry) for node in nodes]
+        nodes = _in_time(islice(_breadth_first(start, depth if root else depth - 1), limit))
+        return [self._node_row(node, now, expiry) | (_tokens(node) if with_tokens else {}) for node in nodes]
 
     def blocks(self, state: str | None, offset: int, limit: int) -> list[Row]:
         """By block id; of one state, those from number `offset` on."""
@@ -49,7 +53,7 @@ class Snapshot:
         if state is not None:
             blocks = filter(STATES[state], blocks)
         now = self._clock()
-        return [self._block_row(block, now) for block in islice(blocks, offset, offset + limit)]
+        return [self._block_row(block, now) for block in _in_time(islice(blocks, offset, offset + limit))]
 
     def _start(self, root: int) -> list[Node] | None:
         """The nodes of the first level."""
@@ -86,7 +90,6 @@ class Snapshot:
             "pin": _pin_of(first),
             "expires_at": int(self._epoch + expiry[node]) if node in expiry else None,
             "namespace": self._opaque(node.namespace),
-            "token_ids": [token for block in node.blocks[:SHOWN_TOKENS] for token in block.token_ids][:SHOWN_TOKENS],
         }
 
     def _block_row(self, block: Block, now: float) -> Row:
@@ -119,6 +122,18 @@ def _breadth_first(start: list[Node], depth: int) -> Iterator[Node]:
             return
         yield node
         pending.extend((child, level + 1) for child in node.children.values())
+
+
+def _in_time(items: Iterable[T]) -> Iterator[T]:
+    end = time.thread_time() + MAX_SECONDS
+    for item in items:
+        yield item
+        if time.thread_time() > end:
+            return
+
+
+def _tokens(node: Node) -> Row:
+    return {"token_ids": [token for block in node.blocks[:SHOWN_TOKENS] for token in block.token_ids][:SHOWN_TOKENS]}
 
 
 def _node_id(node: Node | None) -> int:

@@ -10,6 +10,7 @@ from openai_kv.server.admin import block_counts
 from openai_kv.server.call import Call
 from openai_kv.server.fields import Choice, Integer, Notes
 from openai_kv.server.violations import wrong_value
+from openai_kv.tokenizer import Tokenizer
 
 STATES = ("free", "cached", "referenced", "soft_pinned", "pinned")
 SHOWN_CHARACTERS = 64
@@ -19,14 +20,16 @@ async def cache_tree(call: Call) -> None:
     call.context.require_ready()
     root, depth = query_number(call, "root", 0), query_number(call, "depth", 4, 64)
     limit = query_number(call, "limit", 1000, 10_000, minimum=1)
+    expose = call.context.settings.cache.expose_text
 
     def read(engine: Engine) -> tuple[list[dict[str, Any]] | None, CacheStats]:
-        return engine.snapshot().nodes(root, depth, limit), engine.stats().cache
+        return engine.snapshot().nodes(root, depth, limit, with_tokens=expose), engine.stats().cache
 
     rows, cache = await call.context.engine.call(read)
     if rows is None:
         raise wrong_value("root", "the id of a node", root)
-    await asyncio.to_thread(show_text, call, rows)
+    if expose:
+        await asyncio.to_thread(show_text, call.context.get_tokenizer(), rows)
     answer = {"root": root, "block_size": cache.block_size, "total_nodes": cache.tree_nodes}
     await call.answer({**answer, "truncated": is_truncated(rows, root, cache.tree_nodes), "nodes": rows})
 
@@ -37,12 +40,9 @@ def is_truncated(rows: list[dict[str, Any]], root: int, total: int) -> bool:
     return len(rows) < below
 
 
-def show_text(call: Call, rows: list[dict[str, Any]]) -> None:
+def show_text(tokenizer: Tokenizer, rows: list[dict[str, Any]]) -> None:
     for row in rows:
-        token_ids = row.pop("token_ids")
-        if call.context.settings.cache.expose_text:
-            text = call.context.get_tokenizer().decode(token_ids, skip_special_tokens=False)
-            row["text"] = text[:SHOWN_CHARACTERS]
+        row["text"] = tokenizer.decode(row.pop("token_ids"), skip_special_tokens=False)[:SHOWN_CHARACTERS]
 
 
 async def cache_blocks(call: Call) -> None:

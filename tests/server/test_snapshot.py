@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from openai_kv.cache import snapshot
 from tests.server.serving import SHAPE, Site, check_error, site
 
 NODE = {
@@ -115,3 +116,12 @@ async def test_only_the_admin_may_look(monkeypatch: pytest.MonkeyPatch) -> None:
     async with site(headers={"authorization": "Bearer alice"}) as server:
         for path in ("/cache/tree", "/cache/blocks"):
             check_error(await server.client.get(path), 403, "admin_key_required")
+
+
+async def test_a_step_never_waits_for_a_long_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "MAX_SECONDS", -1.0)
+    async with site() as server:
+        await fill(server)
+        tree, page = await get(server, "/cache/tree"), await get(server, "/cache/blocks?offset=3")
+        assert (len(tree["nodes"]), tree["truncated"]) == (1, True)
+        assert ([row["block_id"] for row in page["blocks"]], page["next_offset"]) == ([3], 4)
