@@ -40,17 +40,22 @@ class Herd:
         return False
 
     def defer(self, request: Request, num_cached_tokens: int) -> bool:
-        """Have it wait if a running request is going to compute at least one whole block that it lacks."""
+        """Have it wait if a running request is going to compute and store at least one whole block that it lacks."""
         wanted = num_cached_tokens + self._block_size
-        if wanted >= len(request.token_ids):
+        if wanted >= len(request.token_ids) or request.info.retention.bypasses:
             return False
         prefix = request.token_ids[:wanted]
         for other in self._running:
-            leads = other.num_computed_tokens < wanted and other.info.namespace == request.info.namespace
-            if leads and other.token_ids[:wanted] == prefix:
+            if _leads(other, request, wanted) and other.token_ids[:wanted] == prefix:
                 self._leaders[request.request_id] = _Leader(other, wanted)
                 return True
         return False
 
     def forget(self, request: Request) -> None:
         self._leaders.pop(request.request_id, None)
+
+
+def _leads(leader: Request, request: Request, wanted: int) -> bool:
+    """Whether tokens up to `wanted` are still to be computed by `leader`, for `request` to find."""
+    stores = leader.info.retention.num_stored(wanted) == wanted
+    return stores and leader.num_computed_tokens < wanted and leader.info.namespace == request.info.namespace

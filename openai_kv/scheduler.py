@@ -104,6 +104,7 @@ class Scheduler:
         """The next step: running requests first, then waiting ones, each catching up as far as the budget goes."""
         self._step += 1
         self._unreported_change = False
+        self.manager.expire()
         self.ended.clear()
         decoding = sum(request.num_computed_tokens + 1 == len(request.token_ids) for request in self.running)
         plan = _Plan(budget=self.limits.max_num_batched_tokens - decoding)
@@ -224,6 +225,8 @@ class Scheduler:
         slot = self._reserved_slots.pop(request.request_id, None)
         if slot is not None:
             self.manager.store_exact(request.request_id, request.prompt_token_ids, slot)
+        if after >= request.num_prompt_tokens and not request.num_output_tokens:
+            self.manager.pins.keep(request.info, request.prompt_token_ids, request.num_cached_tokens or 0)
 
     def _append(self, request: Request, sampled: Mapping[str, int]) -> None:
         token_id = sampled.get(request.request_id)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from openai_kv.outputs import RequestOutput
+from openai_kv.server.breakpoints import render_marked
 from openai_kv.server.call import Call
 from openai_kv.server.generation import Generation, engine_request, new_id
 from openai_kv.server.messages import count_turns
-from openai_kv.server.prompts import render_messages
 from openai_kv.server.protocol import chat_body, check_stream_options
 from openai_kv.server.replies import Reply, collect, stream
 from openai_kv.server.sampling import output_budget, sampling_params
@@ -19,7 +19,8 @@ async def create_chat_completion(call: Call) -> None:
     body = await call.parse(chat_body)
     check_stream_options(body)
     wanted = wanted_tokens(body)
-    prompt = await asyncio.to_thread(lambda: render_messages(call.context.get_tokenizer(), body))
+    marked = await asyncio.to_thread(lambda: render_marked(call.context.get_tokenizer(), body, call.notes.marks))
+    prompt = marked.token_ids
     max_model_len = call.context.engine.info.max_model_len
     budget = output_budget(len(prompt), wanted, max_model_len, "messages")
     budget = budget if wanted else capped(budget, call.context.settings.server.default_max_tokens)
@@ -33,6 +34,7 @@ async def create_chat_completion(call: Call) -> None:
         prompt=prompt,
         params=sampling_params(body, budget, call.context.sampling_defaults),
         turn=count_turns(body["messages"]),
+        places=marked.places,
     )
     with Generation(call, [request]) as generation:
         await (stream if body.get("stream") else collect)(generation, reply)

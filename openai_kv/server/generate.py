@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from openai_kv.outputs import RequestOutput
+from openai_kv.server.breakpoints import MarkedPrompt, render_marked
 from openai_kv.server.call import Call
 from openai_kv.server.chat import ending
 from openai_kv.server.generation import Generation, engine_request, new_id
 from openai_kv.server.messages import count_turns
-from openai_kv.server.prompts import encode_prompt, render_messages
+from openai_kv.server.prompts import encode_prompt
 from openai_kv.server.protocol import check_stream_options, exactly_one, generate_body
 from openai_kv.server.sampling import output_budget, sampling_params
 from openai_kv.server.streaming import event
@@ -25,7 +26,8 @@ async def generate(call: Call) -> None:
     source = exactly_one(body, "prompt", "messages", "prompt_token_ids")
     if source != "messages" and "chat_template_kwargs" in body:
         raise excluded("Parameter 'chat_template_kwargs' needs 'messages'.", "chat_template_kwargs")
-    prompt = await asyncio.to_thread(to_token_ids, call, body, source)
+    marked = await asyncio.to_thread(to_token_ids, call, body, source)
+    prompt = marked.token_ids
     wanted = body.get("max_tokens", DEFAULT_MAX_TOKENS)
     budget = output_budget(len(prompt), wanted, call.context.engine.info.max_model_len, source)
     reply_id = new_id("gen")
@@ -38,6 +40,7 @@ async def generate(call: Call) -> None:
         prompt=prompt,
         params=sampling_params(body, budget, call.context.sampling_defaults),
         turn=count_turns(body["messages"]) if source == "messages" else 1,
+        places=marked.places,
     )
     frame = {
         "id": reply_id,
@@ -50,11 +53,11 @@ async def generate(call: Call) -> None:
         await (stream if body.get("stream") else collect)(generation, frame)
 
 
-def to_token_ids(call: Call, body: Mapping[str, Any], source: str) -> list[int]:
+def to_token_ids(call: Call, body: Mapping[str, Any], source: str) -> MarkedPrompt:
     tokenizer = call.context.get_tokenizer()
     if source == "messages":
-        return render_messages(tokenizer, body)
-    return encode_prompt(tokenizer, body[source], body)
+        return render_marked(tokenizer, body, call.notes.marks)
+    return MarkedPrompt(encode_prompt(tokenizer, body[source], body))
 
 
 async def collect(generation: Generation, frame: Mapping[str, Any]) -> None:
