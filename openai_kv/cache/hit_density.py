@@ -1,6 +1,5 @@
 """HitDensityPolicy: base of policies that learn when blocks are used again, and keep where most hits are to be had."""
 
-from abc import abstractmethod
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from random import Random
@@ -8,7 +7,7 @@ from random import Random
 from openai_kv.cache.candidate_queue import CandidateQueue
 from openai_kv.cache.policy import BlockInfo, CacheInfo, EvictionPolicy
 from openai_kv.cache.request_use import RequestUse, UseTracker
-from openai_kv.cache.reuse import EDGES, ReuseModel, Traits, bin_of
+from openai_kv.cache.reuse import EDGES, ReuseModel, Traits, bin_of, hit_density
 from openai_kv.cache.reuse_watch import ReuseWatch
 
 DRAWN = 2  # watched blocks of a request, beside its last two
@@ -31,7 +30,7 @@ class Candidate:
 
 
 class HitDensityPolicy(EvictionPolicy):
-    """A candidate's value is one number a bin of idle time; the least valuable goes, the least recently used of equals.
+    """A candidate is worth the `hit_density` of its bin of idle time; the least goes, of equals the least lately used.
 
     Values are looked up when a block becomes a candidate and when it comes into another bin: O(log n), with O(bins) now
     and then for each kind of block. Blocks that are not worth their place go at once: that is the admission. The last
@@ -45,10 +44,6 @@ class HitDensityPolicy(EvictionPolicy):
         self._candidates: dict[BlockInfo, Candidate] = {}
         self._values: dict[Traits, list[float]] = {}
         self._num_closed = 0
-
-    @abstractmethod
-    def values(self, hazards: list[float]) -> list[float]:
-        """For each bin of idle time, what a block with these hazards is worth in it."""
 
     def start(self, cache: CacheInfo) -> None:
         self._clock = cache.clock
@@ -93,7 +88,7 @@ class HitDensityPolicy(EvictionPolicy):
     def _values_of(self, traits: Traits) -> list[float]:
         values = self._values.get(traits)
         if values is None:
-            values = self._values[traits] = self.values(self._model.hazards(traits))
+            values = self._values[traits] = hit_density(self._model.hazards(traits))
         return values
 
     def on_unevictable(self, block: BlockInfo) -> None:

@@ -50,9 +50,8 @@ def hit_density(hazards: Sequence[float]) -> list[float]:
     after it as long as that has more hits per second. Hit density is the word of LHD (Beckmann et al., NSDI 2018).
     """
     densities = [0.0] * len(hazards)
-    later: list[
-        tuple[float, float, float]
-    ] = []  # hits, seconds and share left of each run of bins, the next one on top
+    # Hits, seconds and share left of each run of bins, the next one on top.
+    later: list[tuple[float, float, float]] = []
     for at in range(len(hazards) - 1, -1, -1):
         hits, left = hazards[at], 1 - hazards[at]
         seconds = WIDTHS[at] * (1 + left) / 2

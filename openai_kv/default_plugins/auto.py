@@ -36,6 +36,8 @@ MEMBERS: tuple[type[EvictionPolicy], ...] = (
     LearnedPolicy,
 )
 
+DEFAULT = ("lru", "arc", "s3_fifo", "learned")
+
 
 def members(names: Iterable[str]) -> list[EvictionPolicy]:
     """A new policy for each name. Raises ValueError if one can't be a member, or there is none."""
@@ -60,7 +62,7 @@ class AutoPolicy(EvictionPolicy):
 
     name = "auto"
 
-    def __init__(self, policies: tuple[str, ...] | str = ("lru", "arc", "s3_fifo", "learned"), sample: int = 1024) -> None:
+    def __init__(self, policies: tuple[str, ...] | str = DEFAULT, sample: int = 1024) -> None:
         names = policies.split("+") if isinstance(policies, str) else policies
         if sample < 1:
             raise ValueError("sample is below 1")

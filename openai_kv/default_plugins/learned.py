@@ -10,7 +10,7 @@ from math import prod
 
 from openai_kv.cache.hit_density import HitDensityPolicy
 from openai_kv.cache.policy import EvictionPolicy
-from openai_kv.cache.reuse import NUM_BINS, Traits, hit_density
+from openai_kv.cache.reuse import NUM_BINS, Traits
 from openai_kv.hookspecs import hookimpl
 
 Factor = tuple[object, ...]
@@ -79,9 +79,6 @@ class LearnedPolicy(HitDensityPolicy):
         if weight <= 0:
             raise ValueError("weight is not above 0")
         super().__init__(HazardModel(weight), seed)
-
-    def values(self, hazards: list[float]) -> list[float]:
-        return hit_density(hazards)
 
 
 @hookimpl

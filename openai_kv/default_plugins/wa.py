@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from openai_kv.cache.hit_density import HitDensityPolicy
 from openai_kv.cache.policy import EvictionPolicy
-from openai_kv.cache.reuse import NUM_BINS, Traits, hit_density
+from openai_kv.cache.reuse import NUM_BINS, Traits
 from openai_kv.hookspecs import hookimpl
 
 Category = tuple[object, ...]
@@ -71,9 +71,6 @@ class WorkloadAwarePolicy(HitDensityPolicy):
         if weight <= 0:
             raise ValueError("weight is not above 0")
         super().__init__(CategoryModel(weight), seed)
-
-    def values(self, hazards: list[float]) -> list[float]:
-        return hit_density(hazards)
 
 
 @hookimpl
