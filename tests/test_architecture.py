@@ -16,7 +16,8 @@ ARROWS: dict[str, set[str]] = {
     "hookspecs": {"cache"},
     "default_plugins": {"cache", "hookspecs"},
     "testing": {"cache"},
-    "exporting": set(),
+    "exporter_thread": set(),
+    "exporting": {"exporter_thread"},
     "recording": set(),
     "tokenizer": set(),
     "herd": set(),
@@ -37,7 +38,7 @@ ONLY_IN = {
     "sse_starlette": {"server"},
     "uvicorn": {"server"},
     "asyncio": {"server", "engine"},
-    "threading": {"engine"},
+    "threading": {"engine", "exporting", "exporter_thread"},
     "multiprocessing": {"engine", "simulate"},
     "pluggy": {"hookspecs", "plugins"},
 }

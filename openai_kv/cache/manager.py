@@ -11,7 +11,7 @@ from openai_kv.cache.hit import CacheHit, HitKind, ResetResult
 from openai_kv.cache.integrity import check_integrity
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.cache.store import BlockStore
-from openai_kv.metrics import CacheStats
+from openai_kv.metrics import CacheStats, LookupStats
 from openai_kv.outputs import BlockCopy
 from openai_kv.request import RequestInfo
 
@@ -34,13 +34,14 @@ class KVCacheManager:
         observer: CacheObserver | None = None,
     ) -> None:
         self.block_size = block_size
+        self._observer = observer or NullObserver()
         self.store = BlockStore(
             num_blocks=num_blocks,
             block_size=block_size,
             policy=policy,
             num_hidden_slots=num_hidden_slots,
             clock=clock,
-            observer=observer or NullObserver(),
+            observer=self._observer,
         )
         self._allocations: dict[str, Allocation] = {}
         self._written: dict[str, WriteCount] = {}
@@ -81,7 +82,7 @@ class KVCacheManager:
             return None
         if count:
             self._count_lookup(info, hit)
-        self._take(info, hit)
+        self._take(info, hit, resumed=not count)
         allocation = self._open(info, hit)
         self._extend(allocation, num_tokens)
         if hit.tail is None:
@@ -93,9 +94,10 @@ class KVCacheManager:
         if hit.num_tokens < info.num_prompt_tokens - 1:
             self.store.evictor.on_miss(info, hit.num_tokens)
 
-    def _take(self, info: RequestInfo, hit: CacheHit) -> None:
+    def _take(self, info: RequestInfo, hit: CacheHit, *, resumed: bool) -> None:
         self.store.share(hit.blocks)
-        self.store.access(info, hit.matched)
+        gaps = self.store.access(info, hit.matched)
+        self._observer.on_lookup(LookupStats(info, hit.kind, hit.num_tokens, gaps, resumed))
         if hit.hidden_slot is not None:
             self.store.exact.touch(hit.hidden_slot)
 

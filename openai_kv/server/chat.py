@@ -34,7 +34,7 @@ async def create_chat_completion(call: Call) -> None:
         params=sampling_params(body, budget, call.context.sampling_defaults),
         turn=count_turns(body["messages"]),
     )
-    with Generation(call, [request]) as generation:
+    with Generation(call, body, [request]) as generation:
         await (stream if body.get("stream") else collect)(generation, reply)
 
 

@@ -61,7 +61,7 @@ class SteppedRunner:
 
 
 class RecordingExporter(MetricsExporter):
-    """Keeps what the HTTP layer tells; `changed` is set with every record."""
+    """Keeps what the HTTP layer tells; `changed` is set with every record. Made on the event loop that waits for it."""
 
     name = "recording"
 
@@ -70,10 +70,11 @@ class RecordingExporter(MetricsExporter):
         self.aborts: list[str] = []
         self.rejected: list[str] = []
         self.changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
 
     def on_http_request(self, stats: HttpStats) -> None:
         self.http.append(stats)
-        self.changed.set()
+        self._loop.call_soon_threadsafe(self.changed.set)
 
     def on_abort(self, reason: str) -> None:
         self.aborts.append(reason)
@@ -118,6 +119,12 @@ class Site:
         async with asyncio.timeout(20):
             while self.engine.num_active < count:  # noqa: ASYNC110
                 await asyncio.sleep(0)
+
+    async def exported(self) -> None:
+        """Wait until the exporters have had what was reported."""
+        async with asyncio.timeout(20):
+            for done in self.context.exporters.flush():
+                await asyncio.wrap_future(done)
 
     async def settle(self) -> None:
         """Everything has ended, and no block is referenced."""
@@ -169,6 +176,8 @@ async def site(
     finally:
         runner.release()
         await context.engine.stop()
+        for closed in context.exporters.close().values():
+            await asyncio.wrap_future(closed)
 
 
 @asynccontextmanager
