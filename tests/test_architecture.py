@@ -14,8 +14,9 @@ ARROWS: dict[str, set[str]] = {
     **{name: set() for name in PLAIN},
     "cache": set(),
     "hookspecs": {"cache"},
-    "default_plugins": {"cache", "hookspecs"},
+    "default_plugins": {"cache", "hookspecs", "otel"},
     "testing": {"cache"},
+    "otel": set(),
     "exporter_thread": set(),
     "exporting": {"exporter_thread"},
     "recording": set(),
@@ -41,6 +42,7 @@ ONLY_IN = {
     "threading": {"engine", "exporting", "exporter_thread"},
     "multiprocessing": {"engine", "simulate"},
     "pluggy": {"hookspecs", "plugins"},
+    "opentelemetry": {"otel"},
 }
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ from openai_kv.engine.admission import QueueLimits
 from openai_kv.engine.async_engine import AsyncEngine
 from openai_kv.engine.engine import Engine
 from openai_kv.exporting import ExporterGroup
-from openai_kv.metrics import HttpStats, MetricsExporter
+from openai_kv.metrics import HttpStats, MetricsExporter, RequestStats, ServerInfo
 from openai_kv.outputs import ModelRunnerOutput, SchedulerOutput
 from openai_kv.request import Request
 from openai_kv.server.app import create_app
@@ -67,6 +67,7 @@ class RecordingExporter(MetricsExporter):
 
     def __init__(self) -> None:
         self.http: list[HttpStats] = []
+        self.requests: list[RequestStats] = []
         self.aborts: list[str] = []
         self.rejected: list[str] = []
         self.changed = asyncio.Event()
@@ -75,6 +76,9 @@ class RecordingExporter(MetricsExporter):
     def on_http_request(self, stats: HttpStats) -> None:
         self.http.append(stats)
         self._loop.call_soon_threadsafe(self.changed.set)
+
+    def on_request_finished(self, stats: RequestStats) -> None:
+        self.requests.append(stats)
 
     def on_abort(self, reason: str) -> None:
         self.aborts.append(reason)
@@ -141,7 +145,7 @@ def make_context(
     shape: Shape = SHAPE,
     *,
     tokenizer: Tokenizer | None = None,
-    exporter: MetricsExporter | None = None,
+    exporters: Sequence[MetricsExporter] = (),
     model_names: tuple[str, ...] = ("fake",),
     sampling_defaults: Mapping[str, float] | None = None,
     **settings: object,
@@ -149,23 +153,35 @@ def make_context(
     """`settings` are names with `__` for the dot: server__max_queue=1."""
     tree = load_settings({name.replace("__", "."): value for name, value in settings.items()})
     known = tokenizer or tiny_tokenizer()
-    exporters = ExporterGroup((exporter,) if exporter else ())
+    group = ExporterGroup(exporters)
+    group.start(server_info(model_names[0], shape))
 
     def build(on_started: Callable[[Request], None]) -> Engine:
-        return build_engine(runner, shape, tokenizer=known, exporters=exporters, on_started=on_started)
+        return build_engine(runner, shape, tokenizer=known, exporters=group, on_started=on_started)
 
     limits = QueueLimits(tree.server.max_queue, tree.server.max_queued_tokens, tree.server.queue_timeout)
     engine = AsyncEngine(build, limits)
-    return ServerContext(engine, lambda: known, tree, model_names, exporters, sampling_defaults=sampling_defaults or {})
+    return ServerContext(engine, lambda: known, tree, model_names, group, sampling_defaults=sampling_defaults or {})
+
+
+def server_info(model_name: str, shape: Shape) -> ServerInfo:
+    versions = {"version": "1", "python": "3", "torch": "2", "transformers": "5"}
+    return ServerInfo(
+        model_name, shape.max_model_len, shape.block_size, shape.num_blocks, "float32", "fake", "lru", versions
+    )
 
 
 @asynccontextmanager
 async def site(
-    shape: Shape = SHAPE, *, headers: Mapping[str, str] | None = None, **options: Any
+    shape: Shape = SHAPE,
+    *,
+    headers: Mapping[str, str] | None = None,
+    exporters: Sequence[MetricsExporter] = (),
+    **options: Any,
 ) -> AsyncIterator[Site]:
-    """In process, over ASGI."""
+    """In process, over ASGI. `exporters` come before the one that records."""
     runner, exporter = SteppedRunner(fake_runner(shape)), RecordingExporter()
-    context = make_context(runner, shape, exporter=exporter, **options)
+    context = make_context(runner, shape, exporters=(*exporters, exporter), **options)
     app = create_app(context)
     context.engine.start()
     await context.engine.settled.wait()
