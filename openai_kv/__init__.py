@@ -9,11 +9,15 @@ from openai_kv.cache.policy import (
     PriorityPolicy,
 )
 from openai_kv.cache.segments import GhostList, Segment, SegmentedPolicy
+from openai_kv.errors import RecordsLostError
 from openai_kv.hookspecs import hookimpl
 from openai_kv.metrics import (
+    METRICS_CONTRACT_VERSION,
     CacheStats,
     EvictionStats,
+    GenerationStats,
     HttpStats,
+    LookupStats,
     MetricsExporter,
     RequestStats,
     ServerInfo,
@@ -24,6 +28,7 @@ from openai_kv.request import RequestInfo
 __version__ = "0.1.0"
 
 __all__ = [
+    "METRICS_CONTRACT_VERSION",
     "POLICY_CONTRACT_VERSION",
     "BlockInfo",
     "CacheInfo",
@@ -31,10 +36,13 @@ __all__ = [
     "CandidateQueue",
     "EvictionPolicy",
     "EvictionStats",
+    "GenerationStats",
     "GhostList",
     "HttpStats",
+    "LookupStats",
     "MetricsExporter",
     "PriorityPolicy",
+    "RecordsLostError",
     "RequestInfo",
     "RequestStats",
     "Segment",

@@ -131,21 +131,22 @@ def serve(settings: Settings) -> int:
 
 def build_context(settings: Settings, registry: PluginRegistry) -> ServerContext:
     """Everything the server is handed; the model is loaded later, by the engine thread. Raises StartupError."""
-    policy = registry.create_policy(settings.cache.eviction_policy, settings.plugins)
-    exporters = ExporterGroup(registry.create_exporters(settings.server.metrics_exporters, settings.plugins))
+    options = settings.plugin_options
+    policy = registry.create_policy(settings.cache.eviction_policy, options)
+    exporters = ExporterGroup(registry.create_exporters(settings.exporter_names, options))
     folder = model_store.resolve(settings.model.model, home=settings.home, progress=_say)
     names = settings.server.served_model_names or (default_model_name(settings.model.model),)
     recording = open_recording(settings.cache.record_trace) if settings.cache.record_trace else None
     builder = EngineBuilder(settings, folder, names[0], policy, exporters, recording)
     limits = QueueLimits(settings.server.max_queue, settings.server.max_queued_tokens, settings.server.queue_timeout)
-    active = {policy.name, *settings.server.metrics_exporters}
+    active = {policy.name, *settings.exporter_names}
     return ServerContext(
         engine=AsyncEngine(builder, limits),
         get_tokenizer=builder.tokenizer.result,
         settings=settings,
         model_names=names,
         exporters=exporters,
-        plugins=registry.report(active, settings.plugins),
+        plugins=registry.report(active, options),
         sampling_defaults=generation_defaults(folder) if settings.engine.use_generation_config else {},
     )
 

@@ -162,10 +162,10 @@ def plugins(settings: Settings) -> int:
     from openai_kv.plugins import load_plugins
 
     registry = load_plugins(settings.cache.plugins_dir)
-    active = {settings.cache.eviction_policy, *settings.server.metrics_exporters}
+    active = {settings.cache.eviction_policy, *settings.exporter_names}
     columns = ("name", "version", "source", "hooks", "active", "options")
     table = Table(*(Column(name, overflow="fold") for name in columns), box=None)
-    for report in registry.report(active, settings.plugins):
+    for report in registry.report(active, settings.plugin_options):
         shown = ", ".join(f"{name}={value}" for name, value in report.options.items())
         table.add_row(
             report.name, report.version, report.source, "\n".join(report.hooks), "yes" if report.active else "", shown

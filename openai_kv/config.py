@@ -167,6 +167,14 @@ class EngineSettings(Section):
         return value
 
 
+class OtelSettings(Section):
+    endpoint: str = Field(
+        "",
+        pattern=r"^(https?://\S+)?$",
+        description="base URL of an OTLP/HTTP receiver for spans and gen_ai metrics; empty = off",
+    )
+
+
 def default_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openai-kv"
 
@@ -183,7 +191,19 @@ class Settings(BaseSettings):
     model: ModelSettings = ModelSettings()
     cache: CacheSettings = CacheSettings()
     engine: EngineSettings = EngineSettings()
+    otel: OtelSettings = OtelSettings()
     plugins: Mapping[str, Mapping[str, Any]] = Field({}, description="options of plugins, by plugin name")
+
+    @property
+    def exporter_names(self) -> tuple[str, ...]:
+        """The metrics exporters to run."""
+        return tuple(dict.fromkeys((*self.server.metrics_exporters, *(["otel"] if self.otel.endpoint else []))))
+
+    @property
+    def plugin_options(self) -> Mapping[str, Mapping[str, Any]]:
+        """Of all plugins; what of them are settings of their own is added."""
+        own = {"otel": {**self.plugins.get("otel", {}), "endpoint": self.otel.endpoint}} if self.otel.endpoint else {}
+        return {**self.plugins, **own}
 
     @classmethod
     def settings_customise_sources(

@@ -31,6 +31,14 @@ class IntegrityError(OpenAIKVError):
     """The cache's books don't add up: a bug of ours, found by `check_integrity()`."""
 
 
+class RecordsLostError(OpenAIKVError):
+    """A metrics exporter could not deliver `count` records; they are counted as dropped."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} records could not be delivered")
+        self.count = count
+
+
 class RequestError(OpenAIKVError):
     """A request can't be answered; becomes the error envelope of the HTTP contract."""
 

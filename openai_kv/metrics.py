@@ -6,6 +6,8 @@ from typing import ClassVar
 
 from openai_kv.request import RequestInfo
 
+METRICS_CONTRACT_VERSION = 1  # docs/plugins.md says what may change under the same number
+
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
@@ -99,8 +101,25 @@ class RequestStats:
 
 
 @dataclass(frozen=True, slots=True)
+class LookupStats:
+    """One look-up that was taken. `resumed`: back from preemption, so prompts and tokens were counted before.
+
+    `reuse_gap_seconds`: of each block it hit that had been hit before, the time since that hit.
+    """
+
+    info: RequestInfo
+    hit_kind: str
+    num_hit_tokens: int
+    reuse_gap_seconds: tuple[float, ...]
+    resumed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EvictionStats:
-    """One evicted block. `lifetime_seconds` since it was cached, `idle_seconds` since its last use."""
+    """One evicted block. `lifetime_seconds` since it was cached, `idle_seconds` since its last use.
+
+    `seconds`: what choosing it and taking it out of the cache took.
+    """
 
     policy: str
     block_id: int
@@ -108,21 +127,72 @@ class EvictionStats:
     hit_count: int
     lifetime_seconds: float
     idle_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStats:
+    """What one API call generated, all its sequences together. Times in seconds since the call arrived.
+
+    The parameters are those in effect. `operation` is chat or text_completion. Of several sequences: `hit_kind` of the
+    first, the longest `queue_seconds`, sums of tokens and preemptions, and the tokens of the longest output.
+    """
+
+    operation: str
+    request_model: str
+    response_id: str
+    stream: bool
+    num_choices: int
+    output_type: str
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    frequency_penalty: float
+    presence_penalty: float
+    stop: tuple[str, ...]
+    seed: int | None
+    session_id: str | None
+    finish_reasons: tuple[str, ...]
+    hit_kind: str
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int
+    cache_write_tokens: int
+    num_reasoning_tokens: int
+    longest_output_tokens: int
+    num_preemptions: int
+    queue_seconds: float | None
+    first_token_seconds: float | None
+    total_seconds: float
+    error_code: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class HttpStats:
-    """One HTTP exchange; `status` 499: the client left. `route` is a template of the contract or `unmatched`."""
+    """One HTTP exchange; `status` 499: the client left. `route` is a template of the contract or `unmatched`.
+
+    `arrival_time` is Unix time. `error_code` is the envelope's, also of an error in mid-stream (then `status` is 200).
+    `traceparent` and `tracestate` are the client's headers, unchecked. `generation`: if it got as far as the engine.
+    """
 
     method: str
     route: str
     status: int
     seconds: float
+    request_id: str = ""
+    arrival_time: float = 0.0
+    server_address: str = ""
+    server_port: int = 0
+    error_code: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+    generation: GenerationStats | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """Constants an exporter may label its series with."""
+    """Constants an exporter may label its series with; `versions` has version (ours), python, torch, transformers."""
 
     model_name: str
     max_model_len: int
@@ -137,20 +207,22 @@ class ServerInfo:
 class MetricsExporter:
     """Base of exporters: override what you need; constructor arguments are the plugin's options.
 
-    Calls come from the engine thread (`on_http_request`, `on_rejected` and `on_abort`: from the event loop) and are
-    guarded: an exporter that raises is counted and the server goes on.
+    Every exporter has a thread of its own, which makes all calls, one after the other, from a bounded queue: one that
+    blocks holds up nobody, and what it has no room for is dropped and counted; one that raises is counted.
     """
 
     name: ClassVar[str]
 
     def start(self, info: ServerInfo) -> None:
-        """Called once before the first record."""
+        """Once the model is loaded; only HTTP exchanges and plugin errors may come before."""
 
     def on_step(self, stats: StepStats) -> None: ...
 
-    def on_request_finished(self, stats: RequestStats) -> None: ...
+    def on_lookup(self, stats: LookupStats) -> None: ...
 
     def on_eviction(self, stats: EvictionStats) -> None: ...
+
+    def on_request_finished(self, stats: RequestStats) -> None: ...
 
     def on_http_request(self, stats: HttpStats) -> None: ...
 
@@ -160,8 +232,21 @@ class MetricsExporter:
     def on_abort(self, reason: str) -> None:
         """A request was aborted: disconnect, slow_reader, deadline or shutdown."""
 
-    def on_plugin_error(self, plugin: str, hook: str) -> None: ...
+    def on_plugin_error(self, plugin: str, hook: str) -> None:
+        """A plugin, maybe this one, raised or answered nonsense in `hook`."""
+
+    def on_dropped(self, plugin: str, total: int) -> None:
+        """Exporter `plugin` has lost `total` records since the start; told now and then, and before each `scrape`."""
+
+    def flush(self) -> None:
+        """Deliver what was gathered: about a second after a record, and before `close`.
+
+        Raises RecordsLostError for what can't be delivered.
+        """
 
     def scrape(self) -> bytes | None:
         """The body of GET /metrics (Prometheus text format 0.0.4), or None if this exporter isn't pulled from."""
         return None
+
+    def close(self) -> None:
+        """The last call; the server waits for it a few seconds."""

@@ -116,3 +116,4 @@ class RequestOutput:
     queue_seconds: float | None = None
     first_token_seconds: float | None = None
     total_seconds: float = 0.0
+    num_preemptions: int = 0

@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 from openai_kv import __version__, default_plugins, hookspecs
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.config import did_you_mean
-from openai_kv.errors import ConfigError, PluginError
+from openai_kv.errors import ConfigError, PluginError, StartupError
 from openai_kv.metrics import MetricsExporter
 
 PluginClass = type[EvictionPolicy] | type[MetricsExporter]
@@ -208,6 +208,8 @@ def create(plugin: Plugin, options: Mapping[str, Any]) -> EvictionPolicy | Metri
         return plugin.cls(**{name: getattr(checked, name) for name in plugin.options.model_fields})
     except ValidationError as error:
         raise ConfigError(explain(plugin, error)) from None
+    except StartupError:
+        raise
     except ValueError as error:
         raise ConfigError(f"plugins.{plugin.name}: {error}") from None
     except Exception as error:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -81,6 +82,12 @@ def make_request(prompt: Sequence[int], max_tokens: int = 8, *, namespace: str =
     sampling = SamplingParams(max_tokens=max_tokens, **params)  # type: ignore[arg-type]
     info = RequestInfo(f"request-{number}", len(prompt), namespace=namespace)
     return Request(info, tuple(prompt), sampling, arrival_time=float(number))
+
+
+def exported(group: ExporterGroup) -> None:
+    """Wait until every exporter has had what was reported."""
+    done, waiting = wait(group.flush(), 20)
+    assert done and not waiting
 
 
 @dataclass

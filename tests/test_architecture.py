@@ -14,9 +14,11 @@ ARROWS: dict[str, set[str]] = {
     **{name: set() for name in PLAIN},
     "cache": set(),
     "hookspecs": {"cache"},
-    "default_plugins": {"cache", "hookspecs"},
+    "default_plugins": {"cache", "hookspecs", "otel"},
     "testing": {"cache"},
-    "exporting": set(),
+    "otel": set(),
+    "exporter_thread": set(),
+    "exporting": {"exporter_thread"},
     "recording": set(),
     "tokenizer": set(),
     "herd": set(),
@@ -38,9 +40,10 @@ ONLY_IN = {
     "sse_starlette": {"server"},
     "uvicorn": {"server"},
     "asyncio": {"server", "engine", "bench"},
-    "threading": {"engine"},
+    "threading": {"engine", "exporting", "exporter_thread"},
     "multiprocessing": {"engine", "simulate"},
     "pluggy": {"hookspecs", "plugins"},
+    "opentelemetry": {"otel"},
 }
 
 

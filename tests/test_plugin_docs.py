@@ -2,16 +2,51 @@
 
 import inspect
 import re
+from dataclasses import fields
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
-from openai_kv import POLICY_CONTRACT_VERSION, BlockInfo, CacheInfo, EvictionPolicy, MetricsExporter, PriorityPolicy
+from openai_kv import (
+    METRICS_CONTRACT_VERSION,
+    POLICY_CONTRACT_VERSION,
+    BlockInfo,
+    CacheInfo,
+    CacheStats,
+    EvictionPolicy,
+    EvictionStats,
+    GenerationStats,
+    HttpStats,
+    LookupStats,
+    MetricsExporter,
+    PriorityPolicy,
+    RequestStats,
+    ServerInfo,
+    StepStats,
+)
 from openai_kv.plugins import load_plugins
 from openai_kv.request import RequestInfo
 
-TEXT = (Path(__file__).parent.parent / "docs" / "plugins.md").read_text(encoding="utf-8")
+RECORDS = {
+    ServerInfo: "model_name max_model_len block_size num_blocks cache_dtype backend policy versions",
+    StepStats: """step step_seconds running waiting deferred scheduled_tokens computed_prompt_tokens generated_tokens
+        preemptions attention_read_bytes inter_token_seconds time_to_first_token_seconds cache""",
+    CacheStats: """total free cached referenced block_size referenced_slots_used tree_nodes exact_entries namespaces
+        hits hit_tokens miss_count prompt_tokens evictions_by_policy duplicate_blocks""",
+    LookupStats: "info hit_kind num_hit_tokens reuse_gap_seconds resumed",
+    EvictionStats: "policy block_id num_tokens hit_count lifetime_seconds idle_seconds seconds",
+    RequestStats: """info finish_reason hit_kind num_prompt_tokens num_output_tokens num_cached_tokens
+        cache_write_tokens max_tokens num_preemptions queue_seconds first_token_seconds total_seconds""",
+    HttpStats: """method route status seconds request_id arrival_time server_address server_port error_code
+        traceparent tracestate generation""",
+    GenerationStats: """operation request_model response_id stream num_choices output_type max_tokens temperature
+        top_p top_k frequency_penalty presence_penalty stop seed session_id finish_reasons hit_kind num_prompt_tokens
+        num_output_tokens num_cached_tokens cache_write_tokens num_reasoning_tokens longest_output_tokens
+        num_preemptions queue_seconds first_token_seconds total_seconds error_code""",
+}
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
 
 
 def documented(name: str) -> set[str]:
@@ -79,6 +114,50 @@ def test_every_field_is_explained() -> None:
 def test_every_built_in_policy_is_listed() -> None:
     built_in = [plugin.name for plugin in load_plugins().plugins if plugin.hook == "register_eviction_policies"]
     assert sorted(table("built in")) == sorted(built_in)
+
+
+def test_every_hook_of_an_exporter_is_explained() -> None:
+    hooks = [signature.partition("(")[0] for signature in actual(MetricsExporter)]
+    assert sorted(table("exporter's hook \\| when")) == sorted(hooks)
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_every_field_of_a_record_is_explained(record: Any) -> None:
+    assert sorted(table(f"`{record.__name__}` \\|")) == sorted(field.name for field in fields(record))
+    assert record.__dataclass_params__.frozen
+
+
+def test_every_built_in_exporter_is_listed() -> None:
+    built_in = [plugin.name for plugin in load_plugins().plugins if plugin.hook == "register_metrics_exporters"]
+    assert sorted(table("exporter \\|")) == sorted(built_in)
+
+
+def test_the_example_is_the_file() -> None:
+    code = (ROOT / "plugins" / "jsonl.py").read_text(encoding="utf-8")
+    assert section("class JsonLines", "```\n\n`openai-kv serve --plugins-dir plugins --metrics") in code
+
+
+def test_the_frozen_contract_of_exporters() -> None:
+    """Changing what stands here is a new version; adding is not."""
+    assert METRICS_CONTRACT_VERSION == 1
+    assert "`METRICS_CONTRACT_VERSION` is 1" in TEXT
+    for record, names in RECORDS.items():
+        assert {field.name for field in fields(record)} >= set(names.split())
+    assert actual(MetricsExporter) >= {
+        "start(self, info: ServerInfo) -> None",
+        "on_step(self, stats: StepStats) -> None",
+        "on_lookup(self, stats: LookupStats) -> None",
+        "on_eviction(self, stats: EvictionStats) -> None",
+        "on_request_finished(self, stats: RequestStats) -> None",
+        "on_http_request(self, stats: HttpStats) -> None",
+        "on_rejected(self, reason: str) -> None",
+        "on_abort(self, reason: str) -> None",
+        "on_plugin_error(self, plugin: str, hook: str) -> None",
+        "on_dropped(self, plugin: str, total: int) -> None",
+        "flush(self) -> None",
+        "scrape(self) -> bytes | None",
+        "close(self) -> None",
+    }
 
 
 def test_the_frozen_contract() -> None:

@@ -44,6 +44,7 @@ class Block:
         "kind",
         "last_accessed",
         "last_accessed_time",
+        "last_hit_time",
         "node",
         "parent",
         "pin_count",
@@ -74,6 +75,7 @@ class Block:
         self.attention = 0.0
         self.created = self.last_accessed = 0
         self.created_time = self.last_accessed_time = self.gap = 0.0
+        self.last_hit_time = 0.0
         self.kind = ""
         self.turn = 1
         self.session_id: str | None = None

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from openai_kv.cache.block import Block
 from openai_kv.cache.policy import BlockInfo, CacheInfo, EvictionPolicy, PriorityPolicy
-from openai_kv.metrics import EvictionStats
+from openai_kv.metrics import EvictionStats, LookupStats
 from openai_kv.request import RequestInfo
 
 logger = logging.getLogger(__name__)
@@ -17,6 +17,8 @@ T = TypeVar("T")
 class CacheObserver(Protocol):
     """Whoever wants to hear of it; must not raise."""
 
+    def on_lookup(self, stats: LookupStats) -> None: ...
+
     def on_eviction(self, stats: EvictionStats) -> None: ...
 
     def on_plugin_error(self, plugin: str, hook: str) -> None: ...
@@ -24,6 +26,8 @@ class CacheObserver(Protocol):
 
 class NullObserver:
     """Hears nothing."""
+
+    def on_lookup(self, stats: LookupStats) -> None: ...
 
     def on_eviction(self, stats: EvictionStats) -> None: ...
 

@@ -14,7 +14,7 @@ from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.cache.prefix_pins import PrefixPins
 from openai_kv.cache.snapshot import Snapshot
 from openai_kv.cache.store import BlockStore
-from openai_kv.metrics import CacheStats
+from openai_kv.metrics import CacheStats, LookupStats
 from openai_kv.outputs import BlockCopy
 from openai_kv.request import RequestInfo
 
@@ -40,13 +40,14 @@ class KVCacheManager:
         pin_limits: PinLimits | None = None,
     ) -> None:
         self.block_size = block_size
+        self._observer = observer or NullObserver()
         self.store = BlockStore(
             num_blocks=num_blocks,
             block_size=block_size,
             policy=policy,
             num_hidden_slots=num_hidden_slots,
             clock=clock,
-            observer=observer or NullObserver(),
+            observer=self._observer,
             pin_limits=pin_limits,
         )
         self.pins = PrefixPins(self.store)
@@ -93,7 +94,7 @@ class KVCacheManager:
             return None
         if count:
             self._count_lookup(info, hit)
-        self._take(info, hit)
+        self._take(info, hit, resumed=not count)
         allocation = self._open(info, hit)
         self._extend(allocation, num_tokens)
         if hit.tail is None:
@@ -105,10 +106,11 @@ class KVCacheManager:
         if hit.num_tokens < info.num_prompt_tokens - 1 and not info.retention.bypasses:
             self.store.evictor.on_miss(info, hit.num_tokens)
 
-    def _take(self, info: RequestInfo, hit: CacheHit) -> None:
+    def _take(self, info: RequestInfo, hit: CacheHit, *, resumed: bool) -> None:
         self.store.share(hit.blocks)
-        self.store.access(info, hit.matched)
+        gaps = self.store.access(info, hit.matched)
         self.store.pins.touch(hit.matched, hit.num_tokens)
+        self._observer.on_lookup(LookupStats(info, hit.kind, hit.num_tokens, gaps, resumed))
         if hit.hidden_slot is not None:
             self.store.exact.touch(hit.hidden_slot)
 

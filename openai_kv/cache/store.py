@@ -1,6 +1,8 @@
 """BlockStore: blocks and what they hold. References, eviction and pins meet here, so that none is lost or leaked."""
 
+import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from openai_kv.cache.block import Block, TokenIds, chain_key, root_key
 from openai_kv.cache.counters import CacheCounters
@@ -79,16 +81,21 @@ class BlockStore:
             self._stamp(block, now)
             self._settle(block)
 
-    def access(self, info: RequestInfo, blocks: Iterable[Block]) -> None:
-        """A look-up that matched `blocks`, root first, is taken: one tick."""
+    def access(self, info: RequestInfo, blocks: Iterable[Block]) -> tuple[float, ...]:
+        """A look-up that matched `blocks`, root first, is taken: one tick. The times between two hits of a block."""
         self._tick += 1
         now = self._clock()
+        gaps = []
         for block in blocks:
             assert block.node is not None, f"{block} was evicted since the look-up"
+            if block.hit_count:
+                gaps.append(now - block.last_hit_time)
             block.hit_count += 1
+            block.last_hit_time = now
             block.gap = now - block.last_accessed_time
             self._use(block, info, now)
             self.evictor.on_access(block)
+        return tuple(gaps)
 
     # Content
 
@@ -138,22 +145,23 @@ class BlockStore:
     # Eviction
 
     def _evict(self) -> None:
+        start = time.perf_counter()
         victim = self.evictor.victim()
         block, now = victim.block, self._clock()
         self.counters.evictions[victim.policy] += 1
-        self._observer.on_eviction(
-            EvictionStats(
-                policy=victim.policy,
-                block_id=block.block_id,
-                num_tokens=len(block.token_ids),
-                hit_count=block.hit_count,
-                lifetime_seconds=now - block.created_time,
-                idle_seconds=now - block.last_accessed_time,
-            )
+        gone = partial(
+            EvictionStats,
+            policy=victim.policy,
+            block_id=block.block_id,
+            num_tokens=len(block.token_ids),
+            hit_count=block.hit_count,
+            lifetime_seconds=now - block.created_time,
+            idle_seconds=now - block.last_accessed_time,
         )
         parent = self.tree.parent(block)
         self._drop(block)
         self._settle(parent)
+        self._observer.on_eviction(gone(seconds=time.perf_counter() - start))
 
     def expire(self) -> None:
         """End the pins that are over, and drop what was unused for a day, unless its writer kept it `in_memory`."""

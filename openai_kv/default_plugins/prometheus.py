@@ -8,10 +8,24 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from openai_kv.hookspecs import hookimpl
-from openai_kv.metrics import CacheStats, EvictionStats, HttpStats, MetricsExporter, RequestStats, ServerInfo, StepStats
+from openai_kv.metrics import (
+    CacheStats,
+    EvictionStats,
+    HttpStats,
+    LookupStats,
+    MetricsExporter,
+    RequestStats,
+    ServerInfo,
+    StepStats,
+)
 
 Buckets = tuple[float, ...]
 Family = GaugeMetricFamily | CounterMetricFamily
+CLOSED_SETS = {
+    "vllm:request_success_total": ("stop", "length", "abort", "error"),
+    "vllm:admission_rejections_total": ("max_num_queued_reqs", "max_num_queued_tokens"),
+    "openai_kv_aborts_total": ("disconnect", "slow_reader", "deadline", "shutdown"),
+}
 
 
 def bounds(text: str) -> Buckets:
@@ -23,6 +37,7 @@ TOKEN_BUCKETS = bounds(".01 .025 .05 .075 .1 .15 .2 .3 .4 .5 .75 1 2.5 5 7.5 10 
 LATENCY_BUCKETS = bounds(".3 .5 .8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680")
 REUSE_BUCKETS = bounds(".001 .002 .005 .01 .02 .05 .1 .2 .5 1 2 5 10 20 30 60 120 300 600 1200 1800 3600 21600 86400")
 ITERATION_BUCKETS = bounds("1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384")
+DECISION_BUCKETS = bounds("1e-6 1e-5 1e-4 .001 .005 .01 .05 .1 .5 1")
 READ_BUCKETS = tuple(float(4**exponent) for exponent in range(5, 19))
 
 
@@ -84,6 +99,7 @@ class StepCollector(Collector):
     """Series read off the steps' own numbers when somebody looks: a step pays for a few additions."""
 
     def __init__(self) -> None:
+        self.dropped: dict[str, int] = {}
         self._latest: StepStats | None = None
         self._generated = self._preemptions = 0
 
@@ -95,6 +111,7 @@ class StepCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield counter("vllm:generation_tokens", self._generated)
         yield counter("vllm:num_preemptions", self._preemptions)
+        yield counter("openai_kv_exporter_dropped", self.dropped, "plugin")
         if self._latest is not None:
             yield from collect_queue(self._latest)
             yield from collect_cache(self._latest.cache)
@@ -166,6 +183,8 @@ class PrometheusExporter(MetricsExporter):
         self._seconds = self._histogram("openai_kv_http_request_seconds", LATENCY_BUCKETS, "route")
         self._lifetime = self._histogram("openai_kv_block_lifetime_seconds", REUSE_BUCKETS, "policy")
         self._idle = self._histogram("openai_kv_block_idle_before_evict_seconds", REUSE_BUCKETS, "policy")
+        self._decision = self._histogram("openai_kv_eviction_seconds", DECISION_BUCKETS, "policy")
+        self._reuse_gap = self._histogram("openai_kv_block_reuse_gap_seconds", REUSE_BUCKETS)
 
     def start(self, info: ServerInfo) -> None:
         self._registry.labels = {"model_name": info.model_name, "engine": "0"}
@@ -186,6 +205,10 @@ class PrometheusExporter(MetricsExporter):
         self._observe("openai_kv_attention_read_bytes", stats.attention_read_bytes)
         self._observe("vllm:time_to_first_token_seconds", *stats.time_to_first_token_seconds)
         self._observe("vllm:inter_token_latency_seconds", *stats.inter_token_seconds)
+
+    def on_lookup(self, stats: LookupStats) -> None:
+        for gap in stats.reuse_gap_seconds:
+            self._reuse_gap.observe(gap)
 
     def on_request_finished(self, stats: RequestStats) -> None:
         self._finished.labels(stats.finish_reason).inc()
@@ -215,6 +238,7 @@ class PrometheusExporter(MetricsExporter):
     def on_eviction(self, stats: EvictionStats) -> None:
         self._lifetime.labels(stats.policy).observe(stats.lifetime_seconds)
         self._idle.labels(stats.policy).observe(stats.idle_seconds)
+        self._decision.labels(stats.policy).observe(stats.seconds)
 
     def on_http_request(self, stats: HttpStats) -> None:
         self._requests.labels(stats.method, stats.route, str(stats.status)).inc()
@@ -229,6 +253,9 @@ class PrometheusExporter(MetricsExporter):
     def on_plugin_error(self, plugin: str, hook: str) -> None:
         self._plugin_errors.labels(plugin, hook).inc()
 
+    def on_dropped(self, plugin: str, total: int) -> None:
+        self._steps.dropped[plugin] = total
+
     def scrape(self) -> bytes:
         return generate_latest(self._registry)
 
@@ -237,7 +264,11 @@ class PrometheusExporter(MetricsExporter):
             self._histograms[name].observe(value)
 
     def _counter(self, name: str, *labels: str) -> Counter:
-        return Counter(name, describe(name), labels, registry=self._registry)
+        """With a series for each value of a closed set, so that a rate has a beginning."""
+        made = Counter(name, describe(name), labels, registry=self._registry)
+        for value in CLOSED_SETS.get(name, ()):
+            made.labels(value)
+        return made
 
     def _histogram(self, name: str, buckets: Buckets, *labels: str) -> Histogram:
         return Histogram(name, describe(name), labels, buckets=buckets, registry=self._registry)

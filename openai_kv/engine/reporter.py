@@ -101,6 +101,7 @@ class Reporter:
             queue_seconds=_since(request, request.first_scheduled_time),
             first_token_seconds=_since(request, request.first_token_time),
             total_seconds=self._clock() - request.arrival_time,
+            num_preemptions=request.num_preemptions,
         )
         if request.finish_reason is not None:
             self._exporters.on_request_finished(_request_stats(request, result))

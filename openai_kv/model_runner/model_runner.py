@@ -12,6 +12,7 @@ from openai_kv import __version__
 from openai_kv.errors import ConfigError
 from openai_kv.model_runner.attention.backend import AttentionBackend
 from openai_kv.model_runner.attention.interface import PagedStep
+from openai_kv.model_runner.attention.reads import AttentionReads
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.fingerprint import fingerprint
 from openai_kv.model_runner.hidden_slots import HiddenSlots
@@ -69,6 +70,7 @@ class ModelRunner:
         self.sampler = Sampler(model.eos_token_ids)
         self.info = _info(model, shapes, backend, name, settings, self.kv_pool)
         self._needs_attention = settings.needs_attention
+        self._reads = AttentionReads.of(shapes.layers, shapes.windows, dtype)
 
     @classmethod
     def load(cls, path: Path, name: str, settings: RunnerSettings) -> "ModelRunner":
@@ -94,7 +96,7 @@ class ModelRunner:
         return ModelRunnerOutput(
             self._sample(scheduled.requests, states_by_id),
             {} if mass is None else _by_block(mass, batch.metadata.block_tables),
-            sum(batch.metadata.contexts) * self.info.block_bytes // self.kv_pool.block_size,
+            self._reads.in_step(batch.metadata),
         )
 
     def _new_mass(self) -> Tensor | None:

@@ -29,9 +29,10 @@ LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attenti
 
 @dataclass(frozen=True, slots=True)
 class ModelShapes:
-    """What the KV pool, the hidden slots and the sampler are sized by."""
+    """What the KV pool, the hidden slots and the sampler are sized by; `windows`: each layer's, None for all."""
 
     layers: tuple[LayerShape, ...]
+    windows: tuple[int | None, ...]
     hidden_size: int
     vocab_size: int
 
@@ -41,8 +42,10 @@ class _RecordingStep:
 
     def __init__(self) -> None:
         self.layers: dict[int, LayerShape] = {}
+        self.windows: dict[int, int | None] = {}
 
-    def attend(self, index: int, query: Tensor, key: Tensor, value: Tensor, _: AttentionOptions) -> Tensor:
+    def attend(self, index: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
+        self.windows[index] = options.sliding_window
         self.layers[index] = LayerShape(key.shape[1], key.shape[2], value.shape[2])
         return query.new_zeros(*query.shape[:2], value.shape[2])
 
@@ -61,7 +64,8 @@ def measure(model: CausalLM) -> ModelShapes:
         silent = [str(index) for index in range(model.num_layers) if index not in step.layers]
         raise ModelLoadError(f"{model.name}: layers {', '.join(silent)} never call the attention interface")
     layers = tuple(step.layers[index] for index in range(model.num_layers))
-    return ModelShapes(layers, states.shape[-1], logits.shape[-1])
+    windows = tuple(step.windows[index] for index in range(model.num_layers))
+    return ModelShapes(layers, windows, states.shape[-1], logits.shape[-1])
 
 
 def check(model: CausalLM, backend: AttentionBackend) -> None:

@@ -58,10 +58,14 @@ class Authenticator:
             raise PermissionDeniedError("This route needs the admin key.")
 
     def namespace(self, key: Key | None, salt: str | None) -> str:
-        """The cache namespace of a request: a salt isolates, and under isolation each key has namespaces of its own."""
-        if key is None or not self.isolate:
-            return salt or ""
-        return hmac.new(self.secret, key.digest + (salt or "").encode(), hashlib.sha256).hexdigest()
+        """The cache namespace of a request: a salt isolates, and under isolation each key has namespaces of its own.
+
+        Plugins see it, so it tells neither key nor salt.
+        """
+        owner = key.digest if key is not None and self.isolate else b""
+        if not owner and not salt:
+            return ""
+        return hmac.new(self.secret, owner + b" " + (salt or "").encode(), hashlib.sha256).hexdigest()
 
 
 def digest(token: str) -> bytes:

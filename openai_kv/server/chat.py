@@ -36,7 +36,7 @@ async def create_chat_completion(call: Call) -> None:
         turn=count_turns(body["messages"]),
         places=marked.places,
     )
-    with Generation(call, [request]) as generation:
+    with Generation(call, body, [request]) as generation:
         await (stream if body.get("stream") else collect)(generation, reply)
 
 

@@ -22,7 +22,7 @@ async def create_completion(call: Call) -> None:
     prompts = await asyncio.to_thread(encode_prompts, call, body)
     reply = CompletionReply(call, body, new_id("cmpl"))
     requests = [make_request(call, body, reply.id, index, prompt) for index, prompt in enumerate(prompts)]
-    with Generation(call, requests) as generation:
+    with Generation(call, body, requests) as generation:
         await (stream if body.get("stream") else collect)(generation, reply)
 
 

@@ -3,12 +3,19 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from starlette.types import Receive, Scope, Send
 
-from openai_kv.errors import MethodNotAllowedError, NotFoundError, OverloadedError, RequestTimeoutError
+from openai_kv.errors import (
+    InternalError,
+    MethodNotAllowedError,
+    NotFoundError,
+    OverloadedError,
+    RequestError,
+    RequestTimeoutError,
+)
 from openai_kv.server.auth import Authenticator
 from openai_kv.server.body import check_content_type, read_body
 from openai_kv.server.call import Call
@@ -87,6 +94,9 @@ class Resource:
             raise refusal
 
     def report(self, call: Call, error: Exception) -> None:
+        call.exchange.error_code = error_code(error)
+        if call.exchange.generation is not None:
+            call.exchange.generation = replace(call.exchange.generation, error_code=error_code(error))
         if isinstance(error, OverloadedError) and error.reason:
             self.context.exporters.on_rejected(error.reason)
         if call.aborted and (reason := abort_reason(error)):
@@ -100,6 +110,13 @@ class Resource:
             await call.fail(error, {"allow": self.allowed} if isinstance(error, MethodNotAllowedError) else {})
         except (ClientLeft, SlowReader):
             call.exchange.status = CLIENT_LEFT
+
+
+def error_code(error: Exception) -> str:
+    """The envelope's code, or how the client was lost: nobody gets an envelope then."""
+    if isinstance(error, ClientLeft | SlowReader):
+        return str(abort_reason(error))
+    return error.code if isinstance(error, RequestError) else InternalError.default_code
 
 
 def abort_reason(error: Exception) -> str | None:

@@ -49,7 +49,7 @@ async def generate(call: Call) -> None:
         "model": body.get("model", call.context.model_names[0]),
         "prompt_token_ids": prompt,
     }
-    with Generation(call, [request]) as generation:
+    with Generation(call, body, [request]) as generation:
         await (stream if body.get("stream") else collect)(generation, frame)
 
 

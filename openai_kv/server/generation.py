@@ -1,6 +1,7 @@
 """The engine requests of one call: made, read together, and aborted if the call ends before they do."""
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -9,6 +10,7 @@ from typing import Any, Self
 
 from openai_kv.engine.async_engine import EngineRequest
 from openai_kv.errors import InternalError, ParameterError
+from openai_kv.metrics import GenerationStats
 from openai_kv.outputs import RequestOutput
 from openai_kv.request import RequestInfo, SamplingParams
 from openai_kv.server.breakpoints import Place
@@ -16,6 +18,7 @@ from openai_kv.server.call import Call, bad_header
 from openai_kv.server.fields import Notes
 from openai_kv.server.protocol import SESSION_ID
 from openai_kv.server.retention import retention
+from openai_kv.server.telemetry import Timing, generation_stats
 
 Batch = list[tuple[int, RequestOutput]]
 
@@ -64,10 +67,13 @@ def engine_request(
 class Generation:
     """A context around everything a call does with its requests: on the way out, what still runs is aborted."""
 
-    def __init__(self, call: Call, requests: Sequence[EngineRequest]) -> None:
+    def __init__(self, call: Call, body: Mapping[str, Any], requests: Sequence[EngineRequest]) -> None:
         self.call = call
+        self.body = body
         self.requests = requests
         self.last: dict[int, RequestOutput] = {}
+        self._first_token: float | None = None
+        self._latest = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -79,6 +85,17 @@ class Generation:
         for request in running:
             self.call.context.engine.abort(request.info.request_id)
         self.call.aborted = bool(running)
+        self.call.exchange.generation = self.stats()
+
+    def stats(self) -> GenerationStats:
+        finished = all(map(self.is_finished, range(len(self.requests))))
+        timing = Timing(self._first_token, self._latest if finished else self.seconds)
+        return generation_stats(self.body, self.call.context.model_names[0], self.requests, self.last, timing)
+
+    @property
+    def seconds(self) -> float:
+        """Since the call arrived."""
+        return time.monotonic() - self.call.exchange.arrival
 
     def is_finished(self, index: int) -> bool:
         return index in self.last and self.last[index].finish_reason is not None
@@ -90,6 +107,9 @@ class Generation:
         async with aclosing(source):
             async for batch in source:
                 self.last |= dict(batch)
+                self._latest = self.seconds
+                if self._first_token is None and any(output.token_ids for _, output in batch):
+                    self._first_token = self._latest
                 yield batch
         if not all(map(self.is_finished, range(len(self.requests)))):
             raise InternalError("The engine ended this request early.")

@@ -2,14 +2,17 @@
 
 import asyncio
 import platform
+from collections.abc import Sequence
+from concurrent.futures import Future
 from importlib import metadata
 
 from openai_kv import __version__
 from openai_kv.engine.async_engine import EngineState
-from openai_kv.errors import NotFoundError, UnavailableError
+from openai_kv.errors import InternalError, NotFoundError, UnavailableError
 from openai_kv.server.call import Call
 from openai_kv.server.envelope import encode, envelope, error_headers
 
+SCRAPE_SECONDS = 5
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -52,7 +55,25 @@ async def version(call: Call) -> None:
 
 
 async def metrics(call: Call) -> None:
-    content = await asyncio.to_thread(call.context.exporters.scrape)
+    pages = call.context.exporters.scrape()
+    try:
+        async with asyncio.timeout(SCRAPE_SECONDS):
+            content = await first_page(pages)
+    except TimeoutError:
+        raise InternalError("The metrics exporter does not answer.") from None
     if content is None:
         raise NotFoundError("No metrics exporter offers a page.")
     await call.respond(content, media_type=METRICS_TYPE)
+
+
+async def first_page(pages: Sequence["Future[bytes | None]"]) -> bytes | None:
+    """Of the first exporter that has one; those that are left waiting in a queue are cancelled."""
+    try:
+        for page in pages:
+            content = await asyncio.wrap_future(page)
+            if content is not None:
+                return content
+        return None
+    finally:
+        for page in pages:
+            page.cancel()

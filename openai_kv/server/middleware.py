@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_kv.exporting import ExporterGroup
-from openai_kv.metrics import HttpStats
+from openai_kv.metrics import GenerationStats, HttpStats
 
 logger = logging.getLogger(__name__)
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
@@ -21,19 +21,43 @@ CLIENT_LEFT = 499
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and its response. `arrival` is of `time.monotonic`, `created` Unix time; `route` is a template."""
+    """One request and its response. `arrival` is of `time.monotonic`, `arrival_time` Unix time; `route` a template.
+
+    `server` is the local end of the connection. `error_code` and `generation` are set by whoever gets to know them.
+    """
 
     request_id: str
     method: str
+    server: tuple[str, int] = ("", 0)
+    traceparent: str | None = None
+    tracestate: str | None = None
     arrival: float = field(default_factory=time.monotonic)
-    created: int = field(default_factory=lambda: int(time.time()))
+    arrival_time: float = field(default_factory=time.time)
     route: str = "unmatched"
     key_id: str = "-"
     status: int = CLIENT_LEFT
+    error_code: str | None = None
+    generation: GenerationStats | None = None
+
+    @property
+    def created(self) -> int:
+        return int(self.arrival_time)
 
     def stats(self) -> HttpStats:
-        method = self.method if self.method in METHODS else "OTHER"
-        return HttpStats(method, self.route, self.status, time.monotonic() - self.arrival)
+        return HttpStats(
+            method=self.method if self.method in METHODS else "OTHER",
+            route=self.route,
+            status=self.status,
+            seconds=time.monotonic() - self.arrival,
+            request_id=self.request_id,
+            arrival_time=self.arrival_time,
+            server_address=self.server[0],
+            server_port=self.server[1],
+            error_code=self.error_code,
+            traceparent=self.traceparent,
+            tracestate=self.tracestate,
+            generation=self.generation,
+        )
 
 
 class ExchangeMiddleware:
@@ -47,7 +71,7 @@ class ExchangeMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = Exchange(request_id_of(Headers(scope=scope)), scope["method"])
+        exchange = make_exchange(scope)
         scope.setdefault("state", {})["exchange"] = exchange
         try:
             await self.app(scope, receive, self.completing(send, exchange))
@@ -76,6 +100,18 @@ class ExchangeMiddleware:
             exchange.key_id,
         )
         self.exporters.on_http_request(stats)
+
+
+def make_exchange(scope: Scope) -> Exchange:
+    headers = Headers(scope=scope)
+    host, port = scope.get("server") or ("", 0)
+    return Exchange(
+        request_id=request_id_of(headers),
+        method=scope["method"],
+        server=(host, port or 0),
+        traceparent=headers.get("traceparent"),
+        tracestate=headers.get("tracestate"),
+    )
 
 
 def request_id_of(headers: Headers) -> str:

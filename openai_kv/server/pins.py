@@ -34,7 +34,7 @@ async def create_pin(call: Call) -> None:
     request = prefill(call, body, key, prompt)
     with ExitStack() as undo:
         undo.callback(call.context.engine.let_go, request.info.request_id)
-        record = await pin(call, request)
+        record = await pin(call, body, request)
         await call.answer(describe(record))
         undo.pop_all()
 
@@ -70,12 +70,12 @@ def prefill(call: Call, body: Mapping[str, Any], key: Key | None, prompt: list[i
     return EngineRequest(replace(info, retention=Retention(pin=order)), tuple(prompt), SamplingParams(max_tokens=0))
 
 
-async def pin(call: Call, request: EngineRequest) -> PinRecord:
+async def pin(call: Call, body: Mapping[str, Any], request: EngineRequest) -> PinRecord:
     """Asks again after computing: a reset may have come between."""
     engine, order = call.context.engine, request.info.retention.pin
     assert order is not None
     while (record := await engine.pin(order, request.info.namespace, request.prompt_token_ids)) is None:
-        with Generation(call, [request]) as generation:
+        with Generation(call, body, [request]) as generation:
             async for _ in generation.batches():
                 pass
     return record

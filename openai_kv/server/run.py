@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Collection, Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -19,6 +19,7 @@ import uvicorn
 
 from openai_kv.engine.async_engine import AsyncEngine, EngineState
 from openai_kv.errors import ModelLoadError, StartupError
+from openai_kv.exporting import ExporterGroup
 from openai_kv.server.app import create_app
 from openai_kv.server.context import ServerContext
 
@@ -129,7 +130,9 @@ async def supervise(
             await close(server, serving, signals)
         # uvicorn leaves the tasks it had to cancel in its list.
         exit_code = int(was_cut or bool(server.server_state.tasks))
-        return End(exit_code, await stop(context.engine, signals))
+        engine_stopped = await stop(context.engine, signals)
+        await close_exporters(context.exporters, signals)
+        return End(exit_code, engine_stopped)
 
 
 def check_loaded(engine: AsyncEngine) -> None:
@@ -173,6 +176,22 @@ async def stop(engine: AsyncEngine, signals: Signals) -> bool:
     between_steps.cancel()
     await asyncio.gather(between_steps, return_exceptions=True)
     return stopped
+
+
+async def close_exporters(exporters: ExporterGroup, signals: Signals) -> None:
+    """Let them deliver what they have, for a moment; a second signal shortens it."""
+    closed = {name: asyncio.wrap_future(future) for name, future in exporters.close().items()}
+    if closed:
+        await first_of(all_done(closed.values()), signals.second.wait(), limit=FLUSH_SECONDS)
+    for name, future in closed.items():
+        if not future.done():
+            waiting = exporters.num_waiting().get(name, 0)
+            logger.warning("metrics exporter %s is not waited for; calls it had yet to take: %d", name, waiting)
+            future.cancel()
+
+
+async def all_done(futures: Collection["asyncio.Future[None]"]) -> None:
+    await asyncio.wait(futures)
 
 
 async def wait_for(future: "asyncio.Future[None]") -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from openai_kv.cache.policy import BlockInfo, EvictionPolicy
 from openai_kv.default_plugins.lru import LRUPolicy
 from openai_kv.errors import ConfigError
-from openai_kv.metrics import EvictionStats
+from openai_kv.metrics import EvictionStats, LookupStats
 from openai_kv.plugins import load_plugins
 from openai_kv.simulate.flat import FlatReplay
 from openai_kv.simulate.live import LiveReplay
@@ -67,6 +67,8 @@ class ErrorCounter:
 
     def __init__(self) -> None:
         self.errors = 0
+
+    def on_lookup(self, stats: LookupStats) -> None: ...
 
     def on_eviction(self, stats: EvictionStats) -> None: ...
 

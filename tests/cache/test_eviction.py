@@ -6,12 +6,14 @@ import pytest
 from openai_kv.cache.block import Block
 from openai_kv.cache.eviction import Evictor
 from openai_kv.cache.policy import BlockInfo, EvictionPolicy, PriorityPolicy
-from openai_kv.metrics import EvictionStats
+from openai_kv.metrics import EvictionStats, LookupStats
 
 
 class Listener:
     def __init__(self) -> None:
         self.errors: list[tuple[str, str]] = []
+
+    def on_lookup(self, stats: LookupStats) -> None: ...
 
     def on_eviction(self, stats: EvictionStats) -> None: ...
 

@@ -7,7 +7,7 @@ from openai_kv.cache.manager import KVCacheManager
 from openai_kv.cache.policy import BlockInfo, EvictionPolicy
 from openai_kv.default_plugins.h2o import H2OPolicy
 from openai_kv.default_plugins.lru import LRUPolicy
-from openai_kv.metrics import EvictionStats
+from openai_kv.metrics import EvictionStats, LookupStats
 from openai_kv.outputs import BlockCopy
 from openai_kv.request import RequestInfo
 
@@ -359,8 +359,12 @@ def test_attention_reaches_the_policy_even_before_the_block_is_cached() -> None:
 
 class Listener:
     def __init__(self) -> None:
+        self.lookups: list[LookupStats] = []
         self.evictions: list[EvictionStats] = []
         self.errors: list[tuple[str, str]] = []
+
+    def on_lookup(self, stats: LookupStats) -> None:
+        self.lookups.append(stats)
 
     def on_eviction(self, stats: EvictionStats) -> None:
         self.evictions.append(stats)
@@ -382,8 +386,29 @@ def test_each_eviction_is_reported_with_its_ages() -> None:
         cache.cache_blocks(name, range(start, start + 3), with_tail=True)
         now[0] = at + 1
         cache.free(name)
-    assert listener.evictions == [EvictionStats("lru", 0, 3, 0, lifetime_seconds=3.0, idle_seconds=2.0)]
+    (eviction,) = listener.evictions
+    assert eviction == EvictionStats("lru", 0, 3, 0, lifetime_seconds=3.0, idle_seconds=2.0, seconds=eviction.seconds)
+    assert eviction.seconds > 0
     assert listener.errors == []
+
+
+def test_each_look_up_that_was_taken_is_reported_with_the_gaps_between_hits() -> None:
+    listener, now = Listener(), [0.0]
+    cache = KVCacheManager(
+        num_blocks=8, block_size=4, policy=LRUPolicy(), num_hidden_slots=0, clock=lambda: now[0], observer=listener
+    )
+    tokens = range(9)
+    for number, at in enumerate((1.0, 3.0, 8.0)):
+        now[0] = at
+        info = RequestInfo(f"r{number}", 9)
+        cache.lookup(tokens, info)
+        assert cache.admit(info, cache.lookup(tokens, info), 9, count=number < 2) is not None
+        cache.cache_blocks(info.request_id, tokens, with_tail=False)
+        now[0] = at + 1
+        cache.free(info.request_id)
+    kinds = [(stats.info.request_id, stats.hit_kind, stats.num_hit_tokens, stats.resumed) for stats in listener.lookups]
+    assert kinds == [("r0", "miss", 0, False), ("r1", "radix", 8, False), ("r2", "radix", 8, True)]
+    assert [stats.reuse_gap_seconds for stats in listener.lookups] == [(), (), (5.0, 5.0)]
 
 
 def test_a_request_is_admitted_once() -> None:

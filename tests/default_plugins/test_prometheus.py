@@ -1,9 +1,13 @@
 """The exporter's text, parsed by prometheus_client's own parser."""
 
+from dataclasses import dataclass
+from math import inf
+
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from openai_kv.default_plugins.prometheus import PrometheusExporter, one_two_five
-from openai_kv.metrics import CacheStats, EvictionStats, HttpStats, RequestStats, ServerInfo, StepStats
+from openai_kv.metrics import CacheStats, EvictionStats, HttpStats, LookupStats, RequestStats, ServerInfo, StepStats
 from openai_kv.request import RequestInfo
 
 CACHE = CacheStats(
@@ -66,23 +70,88 @@ INFO = ServerInfo(
     versions={"version": "1", "python": "3", "torch": "2", "transformers": "5"},
 )
 VLLM = {"model_name": "m", "engine": "0"}
-CONTRACT = """
-vllm:num_requests_running vllm:num_requests_waiting vllm:num_requests_waiting_by_reason vllm:kv_cache_usage_perc
-vllm:cache_config_info vllm:prefix_cache_queries_total vllm:prefix_cache_hits_total vllm:prompt_tokens_total
-vllm:prompt_tokens_cached_total vllm:generation_tokens_total vllm:num_preemptions_total
-vllm:prompt_tokens_by_source_total vllm:prompt_tokens_cached_by_source_total vllm:request_success_total
-vllm:admission_rejections_total vllm:time_to_first_token_seconds_bucket vllm:inter_token_latency_seconds_bucket
-vllm:request_time_per_output_token_seconds_bucket vllm:e2e_request_latency_seconds_bucket
-vllm:request_queue_time_seconds_bucket vllm:request_inference_time_seconds_bucket
-vllm:request_prefill_time_seconds_bucket vllm:request_decode_time_seconds_bucket vllm:request_prompt_tokens_bucket
-vllm:request_generation_tokens_bucket vllm:request_max_num_generation_tokens_bucket
-vllm:request_params_max_tokens_bucket vllm:request_prefill_kv_computed_tokens_bucket
-vllm:iteration_tokens_total_bucket vllm:request_params_n_bucket vllm:request_num_preemptions_bucket
-openai_kv_evictions_total openai_kv_block_lifetime_seconds_bucket openai_kv_block_idle_before_evict_seconds_bucket
-openai_kv_prefix_lookups_total openai_kv_tokens_saved_total openai_kv_blocks openai_kv_attention_read_bytes_bucket
-openai_kv_http_requests_total openai_kv_http_request_seconds_bucket openai_kv_aborts_total
-openai_kv_plugin_errors_total openai_kv_build_info
+T = ".001 .005 .01 .02 .04 .06 .08 .1 .25 .5 .75 1 2.5 5 7.5 10 20 40 80 160 640 2560"
+G = ".01 .025 .05 .075 .1 .15 .2 .3 .4 .5 .75 1 2.5 5 7.5 10 20 40 80"
+L = ".3 .5 .8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680"
+R = ".001 .002 .005 .01 .02 .05 .1 .2 .5 1 2 5 10 20 30 60 120 300 600 1200 1800 3600 21600 86400"
+N = "1 2 5 10 20 50 100 200 500 1000 2000 5000"
+# The contract's table: name, type, own labels, buckets. Not built, for want of what they measure: tiers, upstreams.
+CONTRACT = f"""
+vllm:num_requests_running | gauge
+vllm:num_requests_waiting | gauge
+vllm:num_requests_waiting_by_reason | gauge | reason=capacity,deferred
+vllm:kv_cache_usage_perc | gauge
+vllm:cache_config_info | gauge | block_size num_gpu_blocks cache_dtype enable_prefix_caching
+vllm:prefix_cache_queries_total | counter
+vllm:prefix_cache_hits_total | counter
+vllm:prompt_tokens_total | counter
+vllm:prompt_tokens_cached_total | counter
+vllm:generation_tokens_total | counter
+vllm:num_preemptions_total | counter
+vllm:prompt_tokens_by_source_total | counter | source=local_compute,local_cache_hit,external_kv_transfer
+vllm:prompt_tokens_cached_by_source_total | counter | source=device,host,disk
+vllm:request_success_total | counter | finished_reason=stop,length,abort,error
+vllm:admission_rejections_total | counter | reason=max_num_queued_reqs,max_num_queued_tokens
+vllm:time_to_first_token_seconds | histogram | | {T}
+vllm:inter_token_latency_seconds | histogram | | {G}
+vllm:request_time_per_output_token_seconds | histogram | | {G}
+vllm:e2e_request_latency_seconds | histogram | | {L}
+vllm:request_queue_time_seconds | histogram | | {L}
+vllm:request_inference_time_seconds | histogram | | {L}
+vllm:request_prefill_time_seconds | histogram | | {L}
+vllm:request_decode_time_seconds | histogram | | {L}
+vllm:request_prompt_tokens | histogram | | {N}
+vllm:request_generation_tokens | histogram | | {N}
+vllm:request_max_num_generation_tokens | histogram | | {N}
+vllm:request_params_max_tokens | histogram | | {N}
+vllm:request_prefill_kv_computed_tokens | histogram | | {N}
+vllm:iteration_tokens_total | histogram | | 1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384
+vllm:request_params_n | histogram | | 1 2 5 10 20
+vllm:request_num_preemptions | histogram | | 1 2 3 4 5 10 20
+openai_kv_evictions_total | counter | policy tier=device
+openai_kv_eviction_seconds | histogram | policy | 1e-6 1e-5 1e-4 .001 .005 .01 .05 .1 .5 1
+openai_kv_block_lifetime_seconds | histogram | policy | {R}
+openai_kv_block_idle_before_evict_seconds | histogram | policy | {R}
+openai_kv_block_reuse_gap_seconds | histogram | | {R}
+openai_kv_prefix_lookups_total | counter | kind=exact,radix,partial,miss
+openai_kv_tokens_saved_total | counter | kind=exact,radix,partial
+openai_kv_blocks | gauge | state=free,cached,referenced,soft_pinned,pinned tier=device
+openai_kv_attention_read_bytes | histogram | | {" ".join(str(4**power) for power in range(5, 19))}
+openai_kv_http_requests_total | counter | method route status
+openai_kv_http_request_seconds | histogram | route | {L}
+openai_kv_aborts_total | counter | reason=disconnect,slow_reader,deadline,shutdown
+openai_kv_plugin_errors_total | counter | plugin hook
+openai_kv_exporter_dropped_total | counter | plugin
+openai_kv_build_info | gauge | version python torch transformers backend
 """
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; a label with an empty set of values may have any."""
+
+    name: str
+    type: str
+    labels: dict[str, set[str]]
+    buckets: tuple[float, ...]
+
+    @classmethod
+    def parse(cls, line: str) -> "Row":
+        name, kind, labels, buckets = (part.strip() for part in (line + "| | ").split("|")[:4])
+        sets = dict(label.partition("=")[::2] for label in labels.split())
+        values = {label: set(filter(None, text.split(","))) for label, text in sets.items()}
+        return cls(name, kind, values, tuple(map(float, buckets.split())))
+
+    @property
+    def family(self) -> str:
+        return self.name.removesuffix("_total") if self.type == "counter" else self.name
+
+    @property
+    def shared(self) -> dict[str, str]:
+        if self.name == "vllm:admission_rejections_total":
+            return {"model_name": "m"}
+        return VLLM if self.name.startswith("vllm:") else {}
+
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -94,8 +163,8 @@ def started() -> PrometheusExporter:
 
 
 def series(exporter: PrometheusExporter) -> Series:
-    families = text_string_to_metric_families(exporter.scrape().decode())
-    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+    samples = [sample for family in families(exporter).values() for sample in family.samples]
+    return {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
 
 
 def value(exporter: PrometheusExporter, name: str, **labels: str) -> float:
@@ -106,28 +175,48 @@ def value(exporter: PrometheusExporter, name: str, **labels: str) -> float:
 def feed(exporter: PrometheusExporter) -> None:
     exporter.on_step(STEP)
     exporter.on_request_finished(REQUEST)
-    exporter.on_eviction(EvictionStats("lru", 1, 16, 2, lifetime_seconds=3.0, idle_seconds=1.0))
+    exporter.on_lookup(LookupStats(REQUEST.info, "radix", 32, (0.5, 0.25), resumed=False))
+    exporter.on_eviction(EvictionStats("lru", 1, 16, 2, lifetime_seconds=3.0, idle_seconds=1.0, seconds=2e-5))
     exporter.on_http_request(HttpStats("GET", "/ready", 200, 0.001))
     exporter.on_rejected("max_num_queued_reqs")
     exporter.on_abort("disconnect")
     exporter.on_plugin_error("bad", "on_step")
+    exporter.on_dropped("slow", 0)
 
 
-def test_series_of_the_contract_exist_and_no_created_ones() -> None:
+def families(exporter: PrometheusExporter) -> dict[str, Metric]:
+    return {family.name: family for family in text_string_to_metric_families(exporter.scrape().decode())}
+
+
+def test_what_is_exposed_is_the_contracts_table() -> None:
     exporter = started()
     feed(exporter)
-    names = {name for name, _ in series(exporter)}
-    assert [name for name in CONTRACT.split() if name not in names] == []
-    assert [name for name in names if name.endswith("_created")] == []
+    table = [Row.parse(line) for line in CONTRACT.strip().splitlines()]
+    found = families(exporter)
+    assert sorted(found) == sorted(row.family for row in table)
+    for row in table:
+        check(row, found[row.family])
 
 
-def test_every_vllm_series_carries_model_and_engine() -> None:
+def check(row: Row, family: Metric) -> None:
+    assert family.type == row.type, row.name
+    samples = [{**sample.labels} for sample in family.samples]
+    bounds = {float(labels.pop("le")) for labels in samples if "le" in labels}
+    assert bounds == ({*row.buckets, inf} if row.type == "histogram" else set()), row.name
+    for labels in samples:
+        assert labels.keys() == {*row.shared, *row.labels}, row.name
+        assert {key: labels[key] for key in row.shared} == row.shared
+    for label, values in row.labels.items():
+        assert not values or {labels[label] for labels in samples} == values, row.name
+
+
+def test_eviction_reuse_and_drops() -> None:
     exporter = started()
     feed(exporter)
-    for name, labels in series(exporter):
-        expected = {"model_name": "m"} if name == "vllm:admission_rejections_total" else VLLM
-        if name.startswith("vllm:"):
-            assert {key: text for key, text in labels if key in VLLM} == expected, name
+    exporter.on_dropped("slow", 7)
+    assert value(exporter, "openai_kv_exporter_dropped_total", plugin="slow") == 7
+    assert value(exporter, "openai_kv_block_reuse_gap_seconds_sum") == 0.75
+    assert value(exporter, "openai_kv_eviction_seconds_sum", policy="lru") == 2e-5
 
 
 def test_step_numbers_are_summed_and_cache_numbers_are_read() -> None:

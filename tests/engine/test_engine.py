@@ -10,7 +10,7 @@ from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import MetricsExporter, RequestStats, StepStats
 from openai_kv.request import FinishReason, Request, RequestInfo
 from tests.fakes import FakeModelRunner, expected_output
-from tests.harness import Run, Shape, build_engine, fake_runner, make_request
+from tests.harness import Run, Shape, build_engine, exported, fake_runner, make_request
 
 PROMPT = list(range(10, 33))
 
@@ -287,9 +287,11 @@ class Recorder(MetricsExporter):
 def test_reports_add_up() -> None:
     recorder, shape = Recorder(), Shape(max_num_batched_tokens=8)
     runner = fake_runner(shape)
-    run = Run(build_engine(runner, shape, exporters=ExporterGroup([recorder])))
+    group = ExporterGroup([recorder])
+    run = Run(build_engine(runner, shape, exporters=group))
     requests = [make_request(PROMPT, 5), make_request([1, 2], 7)]
     run.generate(*requests)
+    exported(group)
     assert sum(stats.scheduled_tokens for stats in recorder.steps) == runner.num_rows
     assert sum(stats.computed_prompt_tokens for stats in recorder.steps) == len(PROMPT) + 2
     assert sum(stats.generated_tokens for stats in recorder.steps) == 12
@@ -303,15 +305,18 @@ def test_reports_add_up() -> None:
 
 def test_the_last_report_shows_what_an_abort_left() -> None:
     recorder, shape = Recorder(), Shape()
-    run = Run(build_engine(fake_runner(shape), shape, exporters=ExporterGroup([recorder])))
+    group = ExporterGroup([recorder])
+    run = Run(build_engine(fake_runner(shape), shape, exporters=group))
     running, waiting = make_request(PROMPT, 5), make_request([*PROMPT, 9], 5)
     run.add(running, waiting)
     run.step()
+    exported(group)
     last = recorder.steps[-1]
     assert (last.running, last.waiting, last.deferred) == (1, 1, 1)
     for request in (running, waiting):
         run.take(run.engine.abort(request.request_id))
     run.until_idle()
+    exported(group)
     last = recorder.steps[-1]
     assert (last.running, last.waiting, last.deferred, last.cache.referenced) == (0, 0, 0, 0)
 

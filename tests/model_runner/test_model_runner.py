@@ -93,6 +93,16 @@ def test_attention_read_bytes_are_of_all_contexts() -> None:
     assert driver.step((one, None), (two, 7)).attention_read_bytes == (13 + 7) * per_token
 
 
+def test_a_window_bounds_what_its_layer_reads() -> None:
+    driver = Driver("gemma3", block_size=16)  # one layer with a window of 24, one that sees everything
+    per_token = driver.runner.info.block_bytes // 16 // 2
+    stream = driver.stream("a", random_prompt(0, 60))
+    assert driver.step((stream, 20)).attention_read_bytes == (20 + 20) * per_token
+    assert driver.step((stream, 10)).attention_read_bytes == (30 + 30) * per_token
+    assert driver.step((stream, None)).attention_read_bytes == (60 + (30 + 23)) * per_token
+    assert driver.step((stream, None)).attention_read_bytes == (61 + 24) * per_token
+
+
 def test_an_empty_step_is_fine() -> None:
     assert Driver("llama").execute().sampled_token_ids == {}
 

@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ from openai_kv.engine.admission import QueueLimits
 from openai_kv.engine.async_engine import AsyncEngine
 from openai_kv.engine.engine import Engine
 from openai_kv.exporting import ExporterGroup
-from openai_kv.metrics import HttpStats, MetricsExporter
+from openai_kv.metrics import HttpStats, MetricsExporter, RequestStats, ServerInfo
 from openai_kv.outputs import ModelRunnerOutput, SchedulerOutput
 from openai_kv.request import Request
 from openai_kv.server.app import create_app
@@ -63,19 +63,24 @@ class SteppedRunner:
 
 
 class RecordingExporter(MetricsExporter):
-    """Keeps what the HTTP layer tells; `changed` is set with every record."""
+    """Keeps what the HTTP layer tells; `changed` is set with every record. Made on the event loop that waits for it."""
 
     name = "recording"
 
     def __init__(self) -> None:
         self.http: list[HttpStats] = []
+        self.requests: list[RequestStats] = []
         self.aborts: list[str] = []
         self.rejected: list[str] = []
         self.changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
 
     def on_http_request(self, stats: HttpStats) -> None:
         self.http.append(stats)
-        self.changed.set()
+        self._loop.call_soon_threadsafe(self.changed.set)
+
+    def on_request_finished(self, stats: RequestStats) -> None:
+        self.requests.append(stats)
 
     def on_abort(self, reason: str) -> None:
         self.aborts.append(reason)
@@ -121,6 +126,12 @@ class Site:
             while self.engine.num_active < count:  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
+    async def exported(self) -> None:
+        """Wait until the exporters have had what was reported."""
+        async with asyncio.timeout(20):
+            for done in self.context.exporters.flush():
+                await asyncio.wrap_future(done)
+
     async def settle(self) -> None:
         """Everything has ended, and no block is referenced."""
         async with asyncio.timeout(20):
@@ -136,7 +147,7 @@ def make_context(
     shape: Shape = SHAPE,
     *,
     tokenizer: Tokenizer | None = None,
-    exporter: MetricsExporter | None = None,
+    exporters: Sequence[MetricsExporter] = (),
     model_names: tuple[str, ...] = ("fake",),
     sampling_defaults: Mapping[str, float] | None = None,
     cache_clock: Callable[[], float] = time.monotonic,
@@ -145,14 +156,15 @@ def make_context(
     """`settings` are names with `__` for the dot: server__max_queue=1."""
     tree = load_settings({name.replace("__", "."): value for name, value in settings.items()})
     known = tokenizer or tiny_tokenizer()
-    exporters = ExporterGroup((exporter,) if exporter else ())
+    group = ExporterGroup(exporters)
+    group.start(server_info(model_names[0], shape))
 
     def build(on_started: Callable[[Request], None]) -> Engine:
         return build_engine(
             runner,
             shape,
             tokenizer=known,
-            exporters=exporters,
+            exporters=group,
             on_started=on_started,
             pin_limits=PinLimits(tree.cache.soft_pin_fraction, tree.cache.max_pinned_fraction, tree.cache.max_pins),
             cache_clock=cache_clock,
@@ -160,16 +172,27 @@ def make_context(
 
     limits = QueueLimits(tree.server.max_queue, tree.server.max_queued_tokens, tree.server.queue_timeout)
     engine = AsyncEngine(build, limits)
-    return ServerContext(engine, lambda: known, tree, model_names, exporters, sampling_defaults=sampling_defaults or {})
+    return ServerContext(engine, lambda: known, tree, model_names, group, sampling_defaults=sampling_defaults or {})
+
+
+def server_info(model_name: str, shape: Shape) -> ServerInfo:
+    versions = {"version": "1", "python": "3", "torch": "2", "transformers": "5"}
+    return ServerInfo(
+        model_name, shape.max_model_len, shape.block_size, shape.num_blocks, "float32", "fake", "lru", versions
+    )
 
 
 @asynccontextmanager
 async def site(
-    shape: Shape = SHAPE, *, headers: Mapping[str, str] | None = None, **options: Any
+    shape: Shape = SHAPE,
+    *,
+    headers: Mapping[str, str] | None = None,
+    exporters: Sequence[MetricsExporter] = (),
+    **options: Any,
 ) -> AsyncIterator[Site]:
-    """In process, over ASGI."""
+    """In process, over ASGI. `exporters` come before the one that records."""
     runner, exporter = SteppedRunner(fake_runner(shape)), RecordingExporter()
-    context = make_context(runner, shape, exporter=exporter, **options)
+    context = make_context(runner, shape, exporters=(*exporters, exporter), **options)
     app = create_app(context)
     context.engine.start()
     await context.engine.settled.wait()
@@ -180,6 +203,8 @@ async def site(
     finally:
         runner.release()
         await context.engine.stop()
+        for closed in context.exporters.close().values():
+            await asyncio.wrap_future(closed)
 
 
 @asynccontextmanager

@@ -31,7 +31,9 @@ def test_namespaces() -> None:
     assert len(set(names)) == 6 and first.namespace(a, "x") == names[1]
     again = load_authenticator(AuthSettings(), {"OPENAI_KV_API_KEYS": "a,b"})
     assert again.namespace(again.authenticate("Bearer a"), "x") != names[1]
-    assert first.namespace(None, None) == "" and first.namespace(None, "x") == "x"
+    assert first.namespace(None, None) == ""
+    assert first.namespace(None, "salt") == first.namespace(None, "salt") != first.namespace(None, "pepper")
+    assert "salt" not in first.namespace(None, "salt")
 
 
 def test_without_keys_everybody_is_welcome_and_a_missing_file_is_a_setting_error(tmp_path: Path) -> None:

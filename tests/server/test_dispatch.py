@@ -28,6 +28,7 @@ async def test_unknown_urls_and_methods() -> None:
         assert response.headers["allow"] == "GET, HEAD"
         for path in ("/health", "/v1/models", "/cache/stats"):
             assert (await server.client.head(path)).status_code == 200
+        await server.exported()
         assert {stats.route for stats in server.exporter.http} >= {"unmatched", "/v1/chat/completions", "/health"}
         assert {stats.method for stats in server.exporter.http} >= {"OTHER", "OPTIONS"}
 

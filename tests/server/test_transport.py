@@ -124,6 +124,7 @@ async def test_full_queue() -> None:
             refused = await client.post("/v1/chat/completions", json={**CHAT, "stream": stream})
             assert check_error(refused, 429, "queue_full")["type"] == "rate_limit_error"
             assert 1 <= int(refused.headers["retry-after"]) <= 60
+        await server.exported()
         assert server.exporter.rejected == ["max_num_queued_reqs"] * 2
         server.runner.release()
         assert (await running).status_code == (await waiting).status_code == 200
@@ -172,6 +173,7 @@ async def test_deadline() -> None:
         first, *_, error, done = events(stream.text)
         assert stream.status_code == 200 and first["object"] == "chat.completion.chunk"
         assert error["error"]["code"] == "request_timeout" and done == "[DONE]"
+        await server.exported()
         assert server.exporter.aborts == ["deadline", "deadline"]
         server.runner.release()
         await server.settle()

@@ -1,0 +1,1 @@
+"""OpenTelemetry behind the `otel` exporter; the only place that imports it, and the extra `otel` installs it."""
