@@ -30,6 +30,7 @@ from openai_kv.config_sources import (
     nest,
     setting_name,
 )
+from openai_kv.config_upstreams import UpstreamSettings
 from openai_kv.errors import ConfigError
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -68,6 +69,7 @@ def split_names(value: object) -> object:
 Size = Annotated[int, BeforeValidator(parse_size)]
 Memory = Annotated[int | float | Literal["auto"], BeforeValidator(parse_memory)]
 Names = Annotated[tuple[str, ...], BeforeValidator(split_names)]
+ModelPattern = Annotated[str, Field(min_length=1)]
 Folder = Annotated[Path, AfterValidator(Path.expanduser)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -163,6 +165,7 @@ class Settings(BaseSettings):
     cache: CacheSettings = CacheSettings()
     engine: EngineSettings = EngineSettings()
     plugins: Mapping[str, Mapping[str, Any]] = Field({}, description="options of plugins, by plugin name")
+    upstreams: Mapping[ModelPattern, UpstreamSettings] = Field({}, description="servers for other models, by name")
 
     @classmethod
     def settings_customise_sources(
@@ -191,6 +194,7 @@ def refuse_unknown_variables(settings: Settings) -> None:
     options = list(iter_options(Settings))
     names = {option.name for option in options}
     exempt = {*POLICY_ALIASES, settings.auth.keys_env, settings.auth.admin_key_env}
+    exempt |= {upstream.api_key_env for upstream in settings.upstreams.values()}
     for variable, _ in environment():
         name = setting_name(variable)
         if variable not in exempt and name not in names and not is_plugin_option(name):
@@ -204,7 +208,11 @@ def explain(error: ValidationError) -> str:
     name = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = {*Settings.model_fields, *(option.name for option in iter_options(Settings))}
+        if first["loc"][0] == "upstreams":
+            known = {f"{name.rpartition('.')[0]}.{field}" for field in UpstreamSettings.model_fields}
         return f"unknown setting {name}{did_you_mean(name, known)}"
+    if first["type"] == "missing":
+        return f"{name} is missing"
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return f"{name} = {first['input']!r}: {message}"
 

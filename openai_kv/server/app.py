@@ -7,10 +7,11 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from openai_kv.server import admin, chat, completions, generate, health, models, tokens
+from openai_kv.server import admin, chat, completions, generate, health, input_tokens, models, tokens
 from openai_kv.server.auth import Authenticator, load_authenticator
 from openai_kv.server.context import ServerContext
 from openai_kv.server.dispatch import Access, Endpoint, Resource
+from openai_kv.server.forward import forwardable
 from openai_kv.server.middleware import ExchangeMiddleware
 
 logger = logging.getLogger(__name__)
@@ -39,8 +40,9 @@ def warn_if_open(context: ServerContext, authenticator: Authenticator) -> None:
 
 def endpoints(metrics_access: Access) -> Mapping[str, Mapping[str, Endpoint]]:
     return {
-        "/v1/chat/completions": {"POST": Endpoint(chat.create_chat_completion)},
-        "/v1/completions": {"POST": Endpoint(completions.create_completion)},
+        "/v1/chat/completions": {"POST": Endpoint(forwardable(chat.create_chat_completion))},
+        "/v1/completions": {"POST": Endpoint(forwardable(completions.create_completion))},
+        "/v1/chat/completions/input_tokens": {"POST": Endpoint(forwardable(input_tokens.count_input_tokens))},
         "/v1/models": {"GET": Endpoint(models.list_models)},
         "/v1/models/{id:path}": {"GET": Endpoint(models.get_model)},
         "/generate": {"POST": Endpoint(generate.generate)},

@@ -8,7 +8,13 @@ from enum import Enum, auto
 
 from starlette.types import Receive, Scope, Send
 
-from openai_kv.errors import MethodNotAllowedError, NotFoundError, OverloadedError, RequestTimeoutError
+from openai_kv.errors import (
+    MethodNotAllowedError,
+    NotFoundError,
+    OverloadedError,
+    RequestTimeoutError,
+    UnavailableError,
+)
 from openai_kv.server.auth import Authenticator
 from openai_kv.server.body import check_content_type, read_body
 from openai_kv.server.call import Call
@@ -125,14 +131,17 @@ async def watch_over(call: Call, handler: Handler) -> None:
 
 
 async def run_in_time(call: Call, handler: Handler) -> None:
-    limit = call.time_limit
+    lifecycle = call.context.lifecycle
     try:
         async with asyncio.timeout(call.deadline - time.monotonic()) as timeout:
-            await handler(call)
+            with lifecycle.bounding(timeout):
+                await handler(call)
     except TimeoutError:
         if not timeout.expired():
             raise
-        raise RequestTimeoutError(f"The request took longer than {limit:g} seconds.") from None
+        if lifecycle.is_over:
+            raise UnavailableError("The server is shutting down.", code="shutting_down", retry_after=5) from None
+        raise RequestTimeoutError(f"The request took longer than {call.time_limit:g} seconds.") from None
 
 
 async def watch_client(call: Call) -> None:

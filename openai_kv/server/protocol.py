@@ -49,7 +49,8 @@ TEMPLATE_OWN = frozenset(
 STREAM_OPTIONS = Object(
     {"include_usage": Boolean(), "continuous_usage_stats": Boolean(), "include_obfuscation": Boolean()}
 )
-SESSION_ID = String(128, empty=False)
+MAX_SESSION_ID = 128
+SESSION_ID = String(MAX_SESSION_ID, empty=False)
 
 
 @dataclass(frozen=True, slots=True)
