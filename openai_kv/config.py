@@ -66,9 +66,18 @@ def split_names(value: object) -> object:
     return tuple(name.strip() for item in items for name in item.split(",") if name.strip())
 
 
+def check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    """As browsers send them: scheme and host, lower case, no path."""
+    for origin in origins:
+        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@*\sA-Z]+", origin):
+            raise ValueError(f"{origin!r} should be an origin like https://chat.example.com, or *")
+    return origins
+
+
 Size = Annotated[int, BeforeValidator(parse_size)]
 Memory = Annotated[int | float | Literal["auto"], BeforeValidator(parse_memory)]
 Names = Annotated[tuple[str, ...], BeforeValidator(split_names)]
+Origins = Annotated[Names, AfterValidator(check_origins)]
 ModelPattern = Annotated[str, Field(min_length=1)]
 Folder = Annotated[Path, AfterValidator(Path.expanduser)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -99,8 +108,10 @@ class ServerSettings(Section):
     request_timeout: float = Field(600, gt=0, description="seconds a whole request may take")
     body_timeout: float = Field(30, gt=0, description="seconds the body may take to arrive")
     write_timeout: float = Field(60, gt=0, description="seconds a client may leave its answer unread")
+    rate_limit_rpm: int = Field(0, ge=0, description="generation requests a minute and API key; beyond it 429; 0 = off")
     sse_ping: float = Field(15, ge=0, description="longest silence in a stream in seconds; 0 = no keep-alive")
     drain_timeout: float = Field(30, ge=0, description="seconds running requests get after SIGTERM")
+    cors_origins: Origins = Field((), description="origins of web pages that may call, or *; empty = CORS is off")
     metrics_public: bool = Field(False, description="serve /metrics without a key")
     metrics_exporters: Names = Field(("prometheus",), description="metrics exporters to run, by name")
 
