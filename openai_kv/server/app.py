@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from openai_kv.server import admin, chat, completions, generate, health, input_tokens, models, tokens
+from openai_kv.server import admin, chat, completions, generate, health, input_tokens, models, openapi, tokens
 from openai_kv.server.auth import Authenticator, load_authenticator
 from openai_kv.server.context import ServerContext
 from openai_kv.server.cors import Cors
@@ -50,7 +50,7 @@ def warn_if_open(context: ServerContext, authenticator: Authenticator) -> None:
 
 
 def endpoints(metrics_access: Access) -> Mapping[str, Mapping[str, Endpoint]]:
-    return {
+    table: dict[str, dict[str, Endpoint]] = {
         "/v1/chat/completions": {"POST": Endpoint(forwardable(chat.create_chat_completion), generates=True)},
         "/v1/completions": {"POST": Endpoint(forwardable(completions.create_completion), generates=True)},
         "/v1/chat/completions/input_tokens": {"POST": Endpoint(forwardable(input_tokens.count_input_tokens))},
@@ -68,3 +68,5 @@ def endpoints(metrics_access: Access) -> Mapping[str, Mapping[str, Endpoint]]:
         "/cache/reset": {"POST": Endpoint(admin.cache_reset, Access.ADMIN)},
         "/plugins": {"GET": Endpoint(admin.plugins, Access.ADMIN)},
     }
+    table["/openapi.json"] = {"GET": Endpoint(openapi.describing(table))}
+    return table
