@@ -17,7 +17,7 @@ class Relay(EventStream):
     def __init__(self, call: Call, response: httpx.Response) -> None:
         super().__init__(call.send, call.context.settings.server.write_timeout, call.exchange.arrival)
         self._response = response
-        self._is_events = response.headers.get("content-type", "").startswith("text/event-stream")
+        self._is_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         self._tail = b""
 
     async def pass_on(self) -> None:

@@ -66,8 +66,10 @@ class Upstreams:
 
     @classmethod
     def load(cls, settings: Mapping[str, UpstreamSettings], environ: Mapping[str, str] | None = None) -> Self:
-        """With the keys of the environment. Raises ConfigError if a key is missing or can't be sent."""
+        """With the keys of the environment. Raises ConfigError if a key is missing or can't be sent, as for a URL."""
         variables = os.environ if environ is None else environ
+        for entry in settings.values():
+            check_url(entry.base_url)
         return cls([Upstream(name, entry, read_key(entry, variables)) for name, entry in settings.items()])
 
     @property
@@ -88,6 +90,14 @@ class Upstreams:
 
     async def close(self) -> None:
         await asyncio.gather(*(upstream.close() for upstream in (*self._exact.values(), *self.globs)))
+
+
+def check_url(url: str) -> None:
+    """What the settings let through may still have a host that no connection can be made to."""
+    try:
+        httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"base_url = {url!r}: {error}") from None
 
 
 def read_key(settings: UpstreamSettings, environ: Mapping[str, str]) -> str:

@@ -64,6 +64,11 @@ def test_the_key_has_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert known is not None and "secret" not in repr(known)
 
 
+def test_a_host_that_can_not_be_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="base_url"):
+        Upstreams.load({"gpt-*": load({"base_url": "http://exa\x7fmple/v1"})}, {})
+
+
 def test_choice_of_an_upstream() -> None:
     names = ["b*", "bc*", "bcd", "x[1]*", "?"]
     known = Upstreams.load({name: load(URL, name) for name in names}, {})
