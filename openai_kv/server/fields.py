@@ -1,13 +1,11 @@
 """Checks of JSON values: each takes a value and its path, returns it clean or raises the contract's ParameterError.
 
 No coercion, but for one rule: a float without a fraction is an integer. `null` never reaches a check, it means absent.
-`schema()` says the same as JSON Schema, for the description of the API.
 """
 
 import difflib
 import json
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,40 +35,12 @@ class Notes:
 Check = Callable[[Any, str, Notes], Any]
 
 
-def schema_of(check: Check) -> dict[str, Any]:
-    """What the check lets through, as JSON Schema; a check that can't say lets anything through."""
-    described: dict[str, Any] = check.schema() if hasattr(check, "schema") else {}
-    return described
-
-
-def bounded(**keywords: Any) -> dict[str, Any]:
-    """Without those that are None."""
-    return {name: value for name, value in keywords.items() if value is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A check that is a function, with the schema it can't tell of itself."""
-
-    check: Check
-    described: Mapping[str, Any]
-
-    def __call__(self, value: Any, path: str, notes: Notes) -> Any:
-        return self.check(value, path, notes)
-
-    def schema(self) -> dict[str, Any]:
-        return dict(self.described)
-
-
 @dataclass(frozen=True, slots=True)
 class Boolean:
     def __call__(self, value: Any, path: str, _notes: Notes) -> bool:
         if not isinstance(value, bool):
             raise wrong_type(path, "a boolean", value)
         return value
-
-    def schema(self) -> dict[str, Any]:
-        return {"type": "boolean"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +56,6 @@ class Integer:
         check_range(value, path, "integer", self.minimum, self.maximum)
         return value
 
-    def schema(self) -> dict[str, Any]:
-        return bounded(type="integer", minimum=self.minimum, maximum=self.maximum)
-
 
 @dataclass(frozen=True, slots=True)
 class Number:
@@ -102,9 +69,6 @@ class Number:
         if not math.isfinite(value):
             raise wrong_value(path, "a finite number", str(value))
         return float(value)
-
-    def schema(self) -> dict[str, Any]:
-        return bounded(type="number", minimum=self.minimum, maximum=self.maximum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +87,6 @@ class String:
             raise wrong_value(path, f"free of {json.dumps(self.forbidden)}", value)
         return value
 
-    def schema(self) -> dict[str, Any]:
-        pattern = f"^[^{re.escape(self.forbidden)}]*$" if self.forbidden else None
-        return bounded(type="string", maxLength=self.maximum, minLength=None if self.empty else 1, pattern=pattern)
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -138,9 +98,6 @@ class Choice:
         if value not in self.values:
             raise wrong_value(path, "one of " + ", ".join(self.values), value)
         return value
-
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "enum": list(self.values)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +118,6 @@ class Array:
         if item is None:
             raise wrong_type(path, "a value", item)
         return self.item(item, path, notes)
-
-    def schema(self) -> dict[str, Any]:
-        minimum = None if self.empty else 1
-        return bounded(type="array", items=schema_of(self.item), maxItems=self.maximum, minItems=minimum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +144,6 @@ class FreeObject:
         if self.item is not None:
             self.item(item, path, notes)
 
-    def schema(self) -> dict[str, Any]:
-        names = bounded(maxLength=self.max_key) | ({"not": {"enum": sorted(self.forbidden)}} if self.forbidden else {})
-        items = schema_of(self.item) if self.item else None
-        return bounded(
-            type="object", maxProperties=self.maximum, propertyNames=names or None, additionalProperties=items
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Neutral:
@@ -212,9 +158,6 @@ class Neutral:
             raise unsupported(path, self.hint)
         return value
 
-    def schema(self) -> dict[str, Any]:
-        return {"enum": [*self.values, None]}
-
 
 @dataclass(frozen=True, slots=True)
 class Either:
@@ -227,9 +170,6 @@ class Either:
         if not isinstance(value, str | list):
             raise wrong_type(path, "a string or an array", value)
         return self.text(value, path, notes) if isinstance(value, str) else self.array(value, path, notes)
-
-    def schema(self) -> dict[str, Any]:
-        return {"anyOf": [schema_of(self.text), schema_of(self.array)]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,15 +209,3 @@ class Object:
         if renamed in self.fields:
             return renamed
         return next(iter(difflib.get_close_matches(clip(name), offered, n=1, cutoff=0.75)), None)
-
-    def schema(self) -> dict[str, Any]:
-        """An optional field may be null, a field that isn't here may not be there."""
-        fields = {name: schema_of(check) for name, check in self.fields.items()}
-        optional = {name: {"anyOf": [schema, {"type": "null"}]} for name, schema in fields.items()}
-        needed = {name: fields[name] for name in self.required}
-        return {
-            "type": "object",
-            "properties": {**optional, **needed},
-            "required": list(self.required),
-            "additionalProperties": False,
-        }

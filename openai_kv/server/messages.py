@@ -6,8 +6,7 @@ from typing import Any
 
 from openai_kv.errors import RequestError
 from openai_kv.server.body import parse_object
-from openai_kv.server.fields import Array, Check, Choice, Described, Either, Neutral, Notes, Object, String
-from openai_kv.server.message_schema import message_schema
+from openai_kv.server.fields import Array, Check, Choice, Either, Neutral, Notes, Object, String
 from openai_kv.server.violations import missing, unsupported, wrong_type, wrong_value
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -73,7 +72,7 @@ TEXT_FIELDS: Mapping[str, Check] = {
 }
 
 
-def checked_message(value: Any, path: str, notes: Notes) -> dict[str, Any]:
+def check_message(value: Any, path: str, notes: Notes) -> dict[str, Any]:
     """The message as the chat template gets it: `content` is text, `developer` is `system`."""
     if not isinstance(value, dict):
         raise wrong_type(path, "an object", value)
@@ -107,9 +106,6 @@ def check_content(message: Mapping[str, Any], path: str, notes: Notes) -> str:
     parts = Array(Part(message["role"]), empty=False)
     checked = Either(String(), parts)(content, f"{path}.content", notes)
     return checked if isinstance(checked, str) else "\n".join(checked)
-
-
-check_message = Described(checked_message, message_schema(ROLES, tuple(PARTS), tuple(TEXT_FIELDS)))
 
 
 def count_turns(messages: Sequence[Mapping[str, Any]]) -> int:

@@ -10,6 +10,7 @@ from openai_kv.server.call import Call
 from openai_kv.server.dispatch import Access, Endpoint, Handler
 from openai_kv.server.operations import OPERATIONS, Operation
 from openai_kv.server.protocol import MAX_SESSION_ID, Limits
+from openai_kv.server.schemas import schema_of
 
 Table = Mapping[str, Mapping[str, Endpoint]]
 WITH_BODY = (400, 408, 413, 415, 503)
@@ -82,7 +83,7 @@ def operation(name: str, endpoint: Endpoint, limits: Limits) -> dict[str, Any]:
 
 
 def request_body(known: Operation, limits: Limits) -> dict[str, Any]:
-    schema = known.body(limits).schema() if known.body else {"type": "object"}
+    schema = schema_of(known.body(limits)) if known.body else {"type": "object"}
     return {"required": not known.optional_body, "content": {"application/json": {"schema": schema}}}
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from openai_kv.server.fields import Array, Check, Integer, Notes, Number, String, bounded, schema_of
+from openai_kv.server.fields import Array, Check, Integer, Notes, Number, String
 from openai_kv.server.violations import check_filled, check_length, join, wrong_type, wrong_value
 
 MAX_DIGITS = 20
@@ -33,10 +33,6 @@ class TokenIds:
             raise wrong_value(path, f"a token id from 0 to {self.vocab_size - 1}", number)
         return number
 
-    def schema(self) -> dict[str, Any]:
-        token = {"type": "integer", "minimum": 0, "maximum": self.vocab_size - 1}
-        return bounded(type="array", items=token, maxItems=self.maximum, minItems=None if self.empty else 1)
-
 
 @dataclass(frozen=True, slots=True)
 class LogitBias:
@@ -57,14 +53,6 @@ class LogitBias:
             raise wrong_value(path, f"for a token id from 0 to {self.vocab_size - 1}", name)
         return int(name), Number(-100, 100)(bias, path, notes)
 
-    def schema(self) -> dict[str, Any]:
-        return {
-            "type": "object",
-            "maxProperties": self.maximum,
-            "propertyNames": {"pattern": f"^[0-9]{{1,{MAX_DIGITS}}}$"},
-            "additionalProperties": Number(-100, 100).schema(),
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
@@ -83,8 +71,3 @@ class Prompts:
         of_text = bool(value) and isinstance(value[0], str)
         entry: Check = String() if of_text else TokenIds(self.vocab_size)
         return Array(entry, self.maximum, empty=False)(value, path, notes)
-
-    def schema(self) -> dict[str, Any]:
-        one: list[Check] = [String(), TokenIds(self.vocab_size)]
-        several: list[Check] = [Array(check, self.maximum, empty=False) for check in one]
-        return {"anyOf": [schema_of(check) for check in one + several]}
