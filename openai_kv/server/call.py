@@ -16,7 +16,7 @@ from openai_kv.server.context import ServerContext
 from openai_kv.server.envelope import encode, envelope, error_headers, to_request_error
 from openai_kv.server.fields import Notes, Object
 from openai_kv.server.middleware import Exchange
-from openai_kv.server.protocol import MAX_SESSION_ID, Limits
+from openai_kv.server.protocol import SESSION_ID, Limits
 from openai_kv.server.streaming import EventStream, event
 
 Schema = Callable[[Limits], Object]
@@ -88,8 +88,8 @@ class Call:
         timeout, session_id = self.headers.get("x-request-timeout"), self.headers.get("x-session-id")
         if timeout is not None and parse_seconds(timeout) is None:
             raise bad_header("X-Request-Timeout", "a number of seconds above 0")
-        if session_id is not None and not 0 < len(session_id) <= MAX_SESSION_ID:
-            raise bad_header("X-Session-ID", f"a text of 1 to {MAX_SESSION_ID} characters")
+        if session_id is not None and not 0 < len(session_id) <= (SESSION_ID.maximum or 0):
+            raise bad_header("X-Session-ID", f"a text of 1 to {SESSION_ID.maximum} characters")
 
     def headers_of_answer(self) -> dict[str, str]:
         """Warnings, if there are any."""

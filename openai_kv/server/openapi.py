@@ -9,7 +9,7 @@ from openai_kv.server.answers import ERROR
 from openai_kv.server.call import Call
 from openai_kv.server.dispatch import Access, Endpoint, Handler
 from openai_kv.server.operations import OPERATIONS, Operation
-from openai_kv.server.protocol import MAX_SESSION_ID, Limits
+from openai_kv.server.protocol import SESSION_ID, Limits
 from openai_kv.server.schemas import schema_of
 
 Table = Mapping[str, Mapping[str, Endpoint]]
@@ -17,12 +17,9 @@ WITH_BODY = (400, 408, 413, 415, 503)
 RETRY_AFTER = {"schema": {"type": "integer", "minimum": 1, "maximum": 60}, "description": "seconds"}
 HEADERS = (
     {"name": "X-Request-Timeout", "in": "header", "schema": {"type": "number", "exclusiveMinimum": 0}},
-    {
-        "name": "X-Session-ID",
-        "in": "header",
-        "schema": {"type": "string", "minLength": 1, "maxLength": MAX_SESSION_ID},
-    },
+    {"name": "X-Session-ID", "in": "header", "schema": schema_of(SESSION_ID)},
 )
+UNKNOWN = Operation(errors=(400, 404, 503))
 
 
 def describing(table: Table) -> Handler:
@@ -68,7 +65,7 @@ def path_item(path: str, methods: Mapping[str, Endpoint], limits: Limits) -> dic
 
 
 def operation(name: str, endpoint: Endpoint, limits: Limits) -> dict[str, Any]:
-    known = OPERATIONS.get(name, Operation())
+    known = OPERATIONS.get(name, UNKNOWN)
     described: dict[str, Any] = {
         "operationId": "_".join(re.findall(r"\w+", name)).lower(),
         "summary": known.summary,

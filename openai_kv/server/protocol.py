@@ -49,8 +49,7 @@ TEMPLATE_OWN = frozenset(
 STREAM_OPTIONS = Object(
     {"include_usage": Boolean(), "continuous_usage_stats": Boolean(), "include_obfuscation": Boolean()}
 )
-MAX_SESSION_ID = 128
-SESSION_ID = String(MAX_SESSION_ID, empty=False)
+SESSION_ID = String(128, empty=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,5 +141,6 @@ def message() -> Schema:
 
 
 def part(kind: str) -> Schema:
-    fields = {"type": {"type": "string", "enum": [kind]}, kind: {"type": "string"}}
-    return {"type": "object", "properties": fields, "required": ["type", kind]}
+    schema = schema_of(PARTS[kind])
+    fields = {**schema["properties"], "type": {"type": "string", "enum": [kind]}}
+    return {**schema, "properties": fields, "required": ["type", *schema["required"]]}

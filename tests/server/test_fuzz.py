@@ -25,7 +25,6 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "/generate": PROMPT,
     "/tokenize": {"prompt": "a b"},
     "/detokenize": {"tokens": [1, 2]},
-    "/cache/reset": {},
 }
 NUMBERS = (-(2**63), -1, 0, 1, 1.0, 3, 0.5, 2**31, 2**63, 1e308, 255, 256, 511, 512)
 SCALARS = (
@@ -64,18 +63,14 @@ LIKELY: Mapping[str, st.SearchStrategy[Any]] = {
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     """A route and a good body with up to three fields added, changed or left out."""
-    path = draw(st.sampled_from(sorted(BODIES)))
+    path = draw(st.sampled_from(sorted(path for path, item in PATHS.items() if "post" in item)))
     schema = PATHS[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    body = dict(BODIES[path])
-    for name in draw(st.lists(st.sampled_from(sorted(schema["properties"])), max_size=3, unique=True)):
+    body = dict(BODIES.get(path, {}))
+    for name in draw(st.lists(st.sampled_from(sorted(schema.get("properties", {"x": {}}))), max_size=3, unique=True)):
         body[name] = draw(LIKELY.get(name, VALUES) | VALUES)
     if body and draw(st.integers(0, 3)) == 0:
         del body[draw(st.sampled_from(sorted(body)))]
     return path, body
-
-
-def test_every_route_with_a_body_is_fuzzed() -> None:
-    assert set(BODIES) == {path for path, item in PATHS.items() if "post" in item}
 
 
 def check(path: str, body: dict[str, Any], response: httpx.Response) -> None:
