@@ -22,6 +22,7 @@ class Relay(EventStream):
 
     async def pass_on(self) -> None:
         """Raises httpx.TransportError when the upstream fails, SlowReader when the client does not read."""
+        await self.send(b"")  # the headers, as early as they came
         async for data in self._response.aiter_raw():
             self._tail = (self._tail + data)[-4:]
             await self.send(data)

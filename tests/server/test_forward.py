@@ -90,11 +90,12 @@ async def test_without_a_key_of_its_own_the_upstream_gets_none() -> None:
 
 
 async def test_streams_pass_byte_for_byte_and_as_they_come() -> None:
-    go_on = asyncio.Event()
+    headers_seen, go_on = asyncio.Event(), asyncio.Event()
 
     async def script(_remote: Remote, _reader: StreamReader, writer: StreamWriter) -> None:
-        writer.write(EVENTS_HEAD + chunk(PIECES[0]))
-        await writer.drain()
+        writer.write(EVENTS_HEAD)
+        await headers_seen.wait()
+        writer.write(chunk(PIECES[0]))
         await go_on.wait()
         writer.write(b"".join(map(chunk, PIECES[1:])) + b"0\r\n\r\n")
 
@@ -105,6 +106,7 @@ async def test_streams_pass_byte_for_byte_and_as_they_come() -> None:
         client.stream("POST", url + CHAT_URL, json={**GPT, "stream": True}) as answer,
     ):
         assert answer.headers["content-type"] == "text/event-stream"
+        headers_seen.set()
         pieces = answer.aiter_raw()
         assert await anext(pieces) == PIECES[0], "before the next one is there, and without a keep-alive"
         await asyncio.sleep(0.05)
