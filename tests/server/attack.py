@@ -1,6 +1,6 @@
 """schemathesis against a whole server over the fake model: by hand with many examples, in CI with a few.
 
-    python -m tests.server.attack --max-examples 330 --seed 4
+    python -m tests.server.attack --max-examples 560 --seed 4
 
 Examples are per route and phase: that makes over 5,000 requests.
 """
@@ -55,12 +55,20 @@ async def attack(folder: Path, max_examples: int, seed: int, phases: Collection[
     keys.write_text("key\n")
     config.write_text(CONFIG)
     async with live_site(model_names=("fake", "*"), auth__keys_file=str(keys)) as (server, url):
-        arguments = ["--max-examples", str(max_examples), "--seed", str(seed), "--phases", ",".join(phases)]
-        arguments += ["-H", "Authorization: Bearer key", "-c", ",".join(CHECKS), "--continue-on-failure"]
-        exit_code, output = await schemathesis(folder, config, f"{url}/openapi.json", *arguments)
+        arguments = ["--max-examples", str(max_examples), "--seed", str(seed), "-H", "Authorization: Bearer key"]
+        exit_code, output = 0, ""
+        for phase in phases:
+            chosen = ["--phases", phase, "-c", ",".join(checks_of(phase)), "--continue-on-failure"]
+            code, text = await schemathesis(folder, config, f"{url}/openapi.json", *arguments, *chosen)
+            exit_code, output = exit_code or code, output + text
         await server.settle()
         statuses = Counter(stats.status for stats in server.exporter.http)
         return Report(exit_code, output, statuses, (await server.engine.stats()).cache.referenced)
+
+
+def checks_of(phase: str) -> list[str]:
+    """The coverage phase takes a header that isn't described for bad data, which no server refuses."""
+    return [name for name in CHECKS if phase == "fuzzing" or name != "negative_data_rejection"]
 
 
 async def schemathesis(folder: Path, config: Path, *arguments: str) -> tuple[int, str]:
@@ -79,11 +87,11 @@ async def schemathesis(folder: Path, config: Path, *arguments: str) -> tuple[int
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--max-examples", type=int, default=330)
+    parser.add_argument("--max-examples", type=int, default=560)
     parser.add_argument("--seed", type=int, default=4)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        phases = ("examples", "coverage", "fuzzing")
+        phases = ("coverage", "fuzzing")
         report = asyncio.run(attack(Path(folder), options.max_examples, options.seed, phases))
     print(report.output)
     print(f"{report.statuses.total()} requests: {dict(sorted(report.statuses.items()))}")
