@@ -29,6 +29,7 @@ from openai_kv.recording import TraceRecorder, open_recording
 from openai_kv.scheduler import Scheduler, SchedulerLimits
 from openai_kv.server.context import ServerContext
 from openai_kv.server.run import run
+from openai_kv.server.upstreams import Upstreams
 from openai_kv.tokenizer import Tokenizer
 
 CPU_BATCHED_TOKENS = 512  # a step of 2048 holds up every stream for seconds, and computes no faster
@@ -123,6 +124,7 @@ def versions() -> dict[str, str]:
 def serve(settings: Settings) -> int:
     """Fetch the model if need be and serve it until a signal; the exit code. Raises StartupError."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     registry = load_plugins(settings.cache.plugins_dir)
     for problem in registry.problems:
         logging.getLogger(__name__).warning("skipped %s", problem)
@@ -148,6 +150,7 @@ def build_context(settings: Settings, registry: PluginRegistry) -> ServerContext
         exporters=exporters,
         plugins=registry.report(active, options),
         sampling_defaults=generation_defaults(folder) if settings.engine.use_generation_config else {},
+        upstreams=Upstreams.load(settings.upstreams),
     )
 
 

@@ -30,6 +30,7 @@ from openai_kv.config_sources import (
     nest,
     setting_name,
 )
+from openai_kv.config_upstreams import UpstreamSettings
 from openai_kv.errors import ConfigError
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -75,10 +76,20 @@ def split_names(value: object) -> object:
     return tuple(name.strip() for item in items for name in item.split(",") if name.strip())
 
 
+def check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    """As browsers send them: scheme and host, lower case, no path."""
+    for origin in origins:
+        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@*\sA-Z]+", origin):
+            raise ValueError(f"{origin!r} should be an origin like https://chat.example.com, or *")
+    return origins
+
+
 Size = Annotated[int, BeforeValidator(parse_size)]
 Duration = Annotated[int, BeforeValidator(parse_duration)]
 Memory = Annotated[int | float | Literal["auto"], BeforeValidator(parse_memory)]
 Names = Annotated[tuple[str, ...], BeforeValidator(split_names)]
+Origins = Annotated[Names, AfterValidator(check_origins)]
+ModelPattern = Annotated[str, Field(min_length=1)]
 Folder = Annotated[Path, AfterValidator(Path.expanduser)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -108,8 +119,10 @@ class ServerSettings(Section):
     request_timeout: float = Field(600, gt=0, description="seconds a whole request may take")
     body_timeout: float = Field(30, gt=0, description="seconds the body may take to arrive")
     write_timeout: float = Field(60, gt=0, description="seconds a client may leave its answer unread")
+    rate_limit_rpm: int = Field(0, ge=0, description="generation requests a minute and API key; beyond it 429; 0 = off")
     sse_ping: float = Field(15, ge=0, description="longest silence in a stream in seconds; 0 = no keep-alive")
     drain_timeout: float = Field(30, ge=0, description="seconds running requests get after SIGTERM")
+    cors_origins: Origins = Field((), description="origins of web pages that may call, or *; empty = CORS is off")
     metrics_public: bool = Field(False, description="serve /metrics without a key")
     metrics_exporters: Names = Field(("prometheus",), description="metrics exporters to run, by name")
 
@@ -193,6 +206,7 @@ class Settings(BaseSettings):
     engine: EngineSettings = EngineSettings()
     otel: OtelSettings = OtelSettings()
     plugins: Mapping[str, Mapping[str, Any]] = Field({}, description="options of plugins, by plugin name")
+    upstreams: Mapping[ModelPattern, UpstreamSettings] = Field({}, description="servers for other models, by name")
 
     @property
     def exporter_names(self) -> tuple[str, ...]:
@@ -232,6 +246,7 @@ def refuse_unknown_variables(settings: Settings) -> None:
     options = list(iter_options(Settings))
     names = {option.name for option in options}
     exempt = {*POLICY_ALIASES, settings.auth.keys_env, settings.auth.admin_key_env}
+    exempt |= {upstream.api_key_env for upstream in settings.upstreams.values()}
     for variable, _ in environment():
         name = setting_name(variable)
         if variable not in exempt and name not in names and not is_plugin_option(name):
@@ -245,7 +260,11 @@ def explain(error: ValidationError) -> str:
     name = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = {*Settings.model_fields, *(option.name for option in iter_options(Settings))}
+        if first["loc"][0] == "upstreams":
+            known = {f"{name.rpartition('.')[0]}.{field}" for field in UpstreamSettings.model_fields}
         return f"unknown setting {name}{did_you_mean(name, known)}"
+    if first["type"] == "missing":
+        return f"{name} is missing"
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return f"{name} = {first['input']!r}: {message}"
 

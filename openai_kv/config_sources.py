@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from openai_kv.errors import ConfigError
 
 ENV_PREFIX = "OPENAI_KV_"
+TABLES = ("plugins", "upstreams")  # their keys are free, so that they have no flags
 POLICY_ALIASES = ("OPENAI_KV_EVICTION_POLICY", "EVICTION_POLICY")
 
 
@@ -39,12 +40,12 @@ class Option:
 
 
 def iter_options(settings: type[BaseSettings]) -> Iterator[Option]:
-    """Every setting but the free `plugins` table, in the order of the tree."""
+    """Every setting but the free tables, in the order of the tree."""
     for name, field in settings.model_fields.items():
         section = field.annotation
         if isinstance(section, type) and issubclass(section, BaseModel):
             yield from (Option(f"{name}.{key}", inner) for key, inner in section.model_fields.items())
-        elif name != "plugins":
+        elif name not in TABLES:
             yield Option(name, field)
 
 

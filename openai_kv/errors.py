@@ -132,6 +132,14 @@ class InternalError(RequestError):
     default_code = "internal_error"
 
 
+class UpstreamError(RequestError):
+    """`upstream_unreachable`, `upstream_timeout` or `upstream_loop`."""
+
+    status = 502
+    type = "upstream_error"
+    default_code = "upstream_unreachable"
+
+
 class UnavailableError(RequestError):
     """`model_loading`, `draining`, `shutting_down` or `engine_dead`; always with `retry_after`."""
 

@@ -7,28 +7,52 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from openai_kv.server import admin, chat, completions, generate, health, models, pins, snapshot, tokens
+from openai_kv.server import (
+    admin,
+    chat,
+    completions,
+    generate,
+    health,
+    input_tokens,
+    models,
+    openapi,
+    pins,
+    snapshot,
+    tokens,
+)
 from openai_kv.server.auth import Authenticator, load_authenticator
 from openai_kv.server.context import ServerContext
+from openai_kv.server.cors import Cors
 from openai_kv.server.dispatch import Access, Endpoint, Resource
+from openai_kv.server.forward import forwardable
 from openai_kv.server.middleware import ExchangeMiddleware
+from openai_kv.server.rate_limit import RateLimiter
 
 logger = logging.getLogger(__name__)
 
 
 def create_app(context: ServerContext) -> Starlette:
     """Raises ConfigError if the API keys can't be read."""
+    settings = context.settings.server
     authenticator = load_authenticator(context.settings.auth)
-    table = endpoints(metrics_access=Access.OPEN if context.settings.server.metrics_public else Access.KEY)
+    limiter = RateLimiter(settings.rate_limit_rpm) if settings.rate_limit_rpm else None
+    table = endpoints(metrics_access=Access.OPEN if settings.metrics_public else Access.KEY)
     routes = [
-        Route(path, Resource(context, authenticator, path.replace(":path}", "}"), methods))
+        Route(path, Resource(context, authenticator, limiter, path.replace(":path}", "}"), methods))
         for path, methods in table.items()
     ]
-    app = Starlette(routes=routes, middleware=[Middleware(ExchangeMiddleware, context.exporters)])
+    app = Starlette(routes=routes, middleware=middleware(context))
     app.router.redirect_slashes = False
-    app.router.default = Resource(context, authenticator, "unmatched", {})
+    app.router.default = Resource(context, authenticator, limiter, "unmatched", {})
     warn_if_open(context, authenticator)
     return app
+
+
+def middleware(context: ServerContext) -> list[Middleware]:
+    """The outermost first."""
+    origins = context.settings.server.cors_origins
+    cors = [Middleware(Cors, origins)] if origins else []
+    return [Middleware(ExchangeMiddleware, context.exporters), *cors]
 
 
 def warn_if_open(context: ServerContext, authenticator: Authenticator) -> None:
@@ -38,12 +62,13 @@ def warn_if_open(context: ServerContext, authenticator: Authenticator) -> None:
 
 
 def endpoints(metrics_access: Access) -> Mapping[str, Mapping[str, Endpoint]]:
-    return {
-        "/v1/chat/completions": {"POST": Endpoint(chat.create_chat_completion)},
-        "/v1/completions": {"POST": Endpoint(completions.create_completion)},
+    table: dict[str, dict[str, Endpoint]] = {
+        "/v1/chat/completions": {"POST": Endpoint(forwardable(chat.create_chat_completion), generates=True)},
+        "/v1/completions": {"POST": Endpoint(forwardable(completions.create_completion), generates=True)},
+        "/v1/chat/completions/input_tokens": {"POST": Endpoint(forwardable(input_tokens.count_input_tokens))},
         "/v1/models": {"GET": Endpoint(models.list_models)},
         "/v1/models/{id:path}": {"GET": Endpoint(models.get_model)},
-        "/generate": {"POST": Endpoint(generate.generate)},
+        "/generate": {"POST": Endpoint(generate.generate, generates=True)},
         "/tokenize": {"POST": Endpoint(tokens.tokenize)},
         "/detokenize": {"POST": Endpoint(tokens.detokenize)},
         "/tokenizer_info": {"GET": Endpoint(tokens.tokenizer_info)},
@@ -59,3 +84,5 @@ def endpoints(metrics_access: Access) -> Mapping[str, Mapping[str, Endpoint]]:
         "/cache/pin/{id}": {"DELETE": Endpoint(pins.delete_pin, Access.ADMIN)},
         "/plugins": {"GET": Endpoint(admin.plugins, Access.ADMIN)},
     }
+    table["/openapi.json"] = {"GET": Endpoint(openapi.describing(table))}
+    return table

@@ -73,7 +73,7 @@ def digest(token: str) -> bytes:
 
 
 def load_authenticator(settings: AuthSettings, environ: Mapping[str, str] | None = None) -> Authenticator:
-    """Keys of the environment and of files. Raises ConfigError if a file can't be read."""
+    """Keys of the environment and of files. Raises ConfigError if a file can't be read or holds none."""
     variables = os.environ if environ is None else environ
     keys = variables.get(settings.keys_env, "").split(",") + read_lines(settings.keys_file)
     admin = variables.get(settings.admin_key_env, "").split(",") + read_lines(settings.admin_key_file)
@@ -83,11 +83,14 @@ def load_authenticator(settings: AuthSettings, environ: Mapping[str, str] | None
 
 
 def read_lines(file: str) -> list[str]:
-    """Lines without comments; none if no file is configured."""
+    """Lines without comments; none if no file is configured. A file without any would open the server: ConfigError."""
     if not file:
         return []
     try:
         text = Path(file).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"can't read the key file {file}: {error}") from None
-    return [line.partition("#")[0].strip() for line in text.splitlines()]
+    keys = [key for line in text.splitlines() if (key := line.partition("#")[0].strip())]
+    if not keys:
+        raise ConfigError(f"the key file {file} holds no key")
+    return keys

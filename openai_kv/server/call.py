@@ -1,5 +1,6 @@
 """One call of an endpoint: what it may read, and the only ways to answer."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,15 +16,18 @@ from openai_kv.server.context import ServerContext
 from openai_kv.server.envelope import encode, envelope, error_headers, to_request_error
 from openai_kv.server.fields import Notes, Object
 from openai_kv.server.middleware import Exchange
-from openai_kv.server.protocol import Limits
+from openai_kv.server.protocol import SESSION_ID, Limits
 from openai_kv.server.streaming import EventStream, event
 
 Schema = Callable[[Limits], Object]
+NUMBER = re.compile(r"[0-9]*\.?[0-9]+(e[+-]?[0-9]+)?", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(slots=True)
 class Call:
-    """`stream` is set by a handler that answers in events; `aborted`: its requests had not ended."""
+    """`payload` is the body parsed; `stream` is set by a handler that answers piece by piece; `aborted`: its
+    requests had not ended.
+    """
 
     context: ServerContext
     authenticator: Authenticator
@@ -32,6 +36,7 @@ class Call:
     send: Send
     key: Key | None = None
     body: bytes = b""
+    payload: dict[str, Any] | None = None
     stream: EventStream | None = None
     aborted: bool = False
     notes: Notes = field(default_factory=Notes)
@@ -55,10 +60,9 @@ class Call:
 
     @property
     def time_limit(self) -> float:
-        """Seconds this call may take in all; raises ParameterError for a bad X-Request-Timeout."""
+        """Seconds this call may take in all. A bad X-Request-Timeout counts as none: `check_headers` refuses it."""
         limit = self.context.settings.server.request_timeout
-        given = self.headers.get("x-request-timeout")
-        return limit if given is None else min(limit, parse_seconds(given))
+        return min(limit, parse_seconds(self.headers.get("x-request-timeout", "")) or limit)
 
     @property
     def deadline(self) -> float:
@@ -67,11 +71,14 @@ class Call:
 
     async def parse(self, schema: Schema) -> dict[str, Any]:
         """The body as `schema` has it; with what was given, in the contract's order: JSON, model, state, parameters."""
-        return await in_thread_if_large(self.body, lambda body: self.check(parse_object(body), schema))
+        return await in_thread_if_large(
+            self.body, lambda body: self.check(parse_object(body) if self.payload is None else self.payload, schema)
+        )
 
     def check(self, payload: dict[str, Any], schema: Schema) -> dict[str, Any]:
         self.check_model(payload.get("model"))
         self.context.require_ready()
+        self.check_headers()
         self.notes.strict = self.context.settings.server.strict_parameters
         self.notes.ttl_max = self.context.settings.cache.ttl_max
         limits = Limits.of(self.context.settings.server, self.context.engine.info)
@@ -80,6 +87,14 @@ class Call:
     def check_model(self, model: object) -> None:
         if isinstance(model, str) and not self.context.serves(model):
             raise model_not_found(model, "model")
+
+    def check_headers(self) -> None:
+        """Raises ParameterError for one that the contract bounds."""
+        timeout, session_id = self.headers.get("x-request-timeout"), self.headers.get("x-session-id")
+        if timeout is not None and parse_seconds(timeout) is None:
+            raise bad_header("X-Request-Timeout", "a number of seconds above 0")
+        if session_id is not None and not 0 < len(session_id) <= (SESSION_ID.maximum or 0):
+            raise bad_header("X-Session-ID", f"a text of 1 to {SESSION_ID.maximum} characters")
 
     def headers_of_answer(self) -> dict[str, str]:
         """Warnings, if there are any."""
@@ -111,7 +126,7 @@ class Call:
         refusal = to_request_error(error, self.exchange.request_id)
         if self.stream is not None and self.stream.started:
             await self.stream.finish(event(envelope(refusal)))
-        else:
+        elif not self.exchange.has_begun:
             all_headers = {**error_headers(refusal), **(headers or {})}
             await self.respond(encode(envelope(refusal)), status=refusal.status, headers=all_headers)
 
@@ -120,14 +135,10 @@ def model_not_found(model: str, param: str | None) -> NotFoundError:
     return NotFoundError(f"The model '{model[:64]}' does not exist.", param=param, code="model_not_found")
 
 
-def parse_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise bad_header("X-Request-Timeout", "a number of seconds above 0")
-    return seconds
+def parse_seconds(text: str) -> float | None:
+    """None for what is no number above 0."""
+    seconds = float(text) if NUMBER.fullmatch(text) else 0.0
+    return seconds if 0 < seconds < float("inf") else None
 
 
 def bad_header(name: str, expected: str) -> RequestError:

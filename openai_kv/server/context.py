@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 from openai_kv.config import Settings
 from openai_kv.engine.async_engine import AsyncEngine, EngineState
 from openai_kv.errors import UnavailableError
 from openai_kv.exporting import ExporterGroup
+from openai_kv.server.names import is_pattern, matches
+from openai_kv.server.upstreams import Upstream, Upstreams
 from openai_kv.tokenizer import Tokenizer
 
 
@@ -22,7 +23,9 @@ class Lifecycle:
 
     drain_deadline: float | None = None
     idle: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: bool = False
     _calls: int = 0
+    _limits: set[asyncio.Timeout] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.idle.set()
@@ -38,6 +41,23 @@ class Lifecycle:
             self._calls -= 1
             if not self._calls:
                 self.idle.set()
+
+    @contextmanager
+    def bounding(self, limit: asyncio.Timeout) -> Generator[None, None, None]:
+        """Around what `cut` ends by letting `limit` run out."""
+        self._limits.add(limit)
+        try:
+            yield
+        finally:
+            self._limits.discard(limit)
+
+    def cut(self) -> int:
+        """End all calls that still work; their number."""
+        self.is_over = True
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time())
+        return self._calls
 
     def refusal(self) -> UnavailableError | None:
         """The error for new work while draining; `retry_after` is what is left of the grace, 1 to 60 s."""
@@ -81,9 +101,15 @@ class ServerContext:
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
     start_time: float = field(default_factory=time.time)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
+    upstreams: Upstreams = field(default_factory=Upstreams)
 
     def serves(self, model: str) -> bool:
-        return any(name == model or (is_pattern(name) and fnmatchcase(model, name)) for name in self.model_names)
+        return any(name == model or (is_pattern(name) and matches(model, name)) for name in self.model_names)
+
+    def upstream_for(self, model: object) -> Upstream | None:
+        """Who answers for `model` on the routes that are forwarded, if we don't: an exact name of ours comes first."""
+        is_remote = isinstance(model, str) and model not in self.listed_models()
+        return self.upstreams.choose(str(model)) if is_remote else None
 
     def listed_models(self) -> list[str]:
         return [name for name in self.model_names if not is_pattern(name)]
@@ -94,7 +120,3 @@ class ServerContext:
             raise UnavailableError("The model is still loading.", code="model_loading", retry_after=5)
         if self.engine.state is EngineState.DEAD:
             raise UnavailableError("The engine has stopped; the server must be restarted.", retry_after=30)
-
-
-def is_pattern(name: str) -> bool:
-    return "*" in name or "?" in name

@@ -15,6 +15,7 @@ from openai_kv.errors import (
     OverloadedError,
     RequestError,
     RequestTimeoutError,
+    UnavailableError,
 )
 from openai_kv.server.auth import Authenticator
 from openai_kv.server.body import check_content_type, read_body
@@ -22,6 +23,7 @@ from openai_kv.server.call import Call
 from openai_kv.server.context import ServerContext
 from openai_kv.server.envelope import ClientLeft, SlowReader
 from openai_kv.server.middleware import CLIENT_LEFT
+from openai_kv.server.rate_limit import RateLimiter
 
 Handler = Callable[[Call], Awaitable[None]]
 
@@ -34,18 +36,27 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
+    """`generates`: counts against the rate limit."""
+
     handler: Handler
     access: Access = Access.KEY
+    generates: bool = False
 
 
 class Resource:
     """The ASGI app of one path. `endpoints` by method; none at all: the path does not exist."""
 
     def __init__(
-        self, context: ServerContext, authenticator: Authenticator, route: str, endpoints: Mapping[str, Endpoint]
+        self,
+        context: ServerContext,
+        authenticator: Authenticator,
+        limiter: RateLimiter | None,
+        route: str,
+        endpoints: Mapping[str, Endpoint],
     ) -> None:
         self.context = context
         self.authenticator = authenticator
+        self.limiter = limiter
         self.route = route
         self.endpoints = endpoints
 
@@ -68,7 +79,7 @@ class Resource:
             await watch_over(call, endpoint.handler)
 
     def admit(self, call: Call) -> Endpoint:
-        """Key, path, method, admin, draining: in this order. Raises the error of the first that fails."""
+        """Key, path, method, admin, draining, rate: in this order. Raises the error of the first that fails."""
         exchange = call.exchange
         if all(endpoint.access is not Access.OPEN for endpoint in self.endpoints.values()):
             call.key = self.authenticator.authenticate(call.headers.get("authorization"))
@@ -82,6 +93,8 @@ class Resource:
         if endpoint.access is Access.ADMIN:
             self.authenticator.require_admin(call.key)
         self.check_draining(exchange.method)
+        if endpoint.generates and self.limiter:
+            self.check_rate(call, self.limiter)
         return endpoint
 
     @property
@@ -92,6 +105,11 @@ class Resource:
         refusal = self.context.lifecycle.refusal() if method == "POST" else None
         if refusal is not None:
             raise refusal
+
+    def check_rate(self, call: Call, limiter: RateLimiter) -> None:
+        allowance = limiter.take(call.key.digest if call.key else b"")
+        call.exchange.headers |= allowance.headers
+        allowance.check()
 
     def report(self, call: Call, error: Exception) -> None:
         call.exchange.error_code = error_code(error)
@@ -142,14 +160,17 @@ async def watch_over(call: Call, handler: Handler) -> None:
 
 
 async def run_in_time(call: Call, handler: Handler) -> None:
-    limit = call.time_limit
+    lifecycle = call.context.lifecycle
     try:
         async with asyncio.timeout(call.deadline - time.monotonic()) as timeout:
-            await handler(call)
+            with lifecycle.bounding(timeout):
+                await handler(call)
     except TimeoutError:
         if not timeout.expired():
             raise
-        raise RequestTimeoutError(f"The request took longer than {limit:g} seconds.") from None
+        if lifecycle.is_over:
+            raise UnavailableError("The server is shutting down.", code="shutting_down", retry_after=5) from None
+        raise RequestTimeoutError(f"The request took longer than {call.time_limit:g} seconds.") from None
 
 
 async def watch_client(call: Call) -> None:

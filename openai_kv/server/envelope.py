@@ -9,7 +9,7 @@ from openai_kv.errors import InternalError, RequestError
 
 logger = logging.getLogger(__name__)
 MESSAGE_LIMIT = 1000
-NO_RETRY = frozenset({"request_timeout"})
+NO_RETRY = frozenset({"request_timeout", "upstream_loop"})
 
 
 class ClientLeft(Exception):

@@ -9,14 +9,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from openai_kv.engine.async_engine import EngineRequest
-from openai_kv.errors import InternalError, ParameterError
+from openai_kv.errors import InternalError
 from openai_kv.metrics import GenerationStats
 from openai_kv.outputs import RequestOutput
 from openai_kv.request import RequestInfo, SamplingParams
 from openai_kv.server.breakpoints import Place
-from openai_kv.server.call import Call, bad_header
-from openai_kv.server.fields import Notes
-from openai_kv.server.protocol import SESSION_ID
+from openai_kv.server.call import Call
 from openai_kv.server.retention import retention
 from openai_kv.server.telemetry import Timing, generation_stats
 
@@ -28,14 +26,8 @@ def new_id(prefix: str) -> str:
 
 
 def session_of(call: Call, body: Mapping[str, Any]) -> str | None:
-    """The hint of the contract: body, header, then cache key. Raises ParameterError for a bad header."""
-    header = call.headers.get("x-session-id")
-    if header is not None:
-        try:
-            SESSION_ID(header, "X-Session-ID", Notes())
-        except ParameterError:
-            raise bad_header("X-Session-ID", "a text of 1 to 128 characters") from None
-    hint: str | None = body.get("session_id", header or body.get("prompt_cache_key"))
+    """The hint of the contract: body, header, then cache key."""
+    hint: str | None = body.get("session_id", call.headers.get("x-session-id", body.get("prompt_cache_key")))
     return hint
 
 

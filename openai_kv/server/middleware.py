@@ -23,7 +23,9 @@ CLIENT_LEFT = 499
 class Exchange:
     """One request and its response. `arrival` is of `time.monotonic`, `arrival_time` Unix time; `route` a template.
 
-    `server` is the local end of the connection. `error_code` and `generation` are set by whoever gets to know them.
+    `server` is the local end of the connection, `upstream` the pattern of the one that answers. `headers` are of any
+    answer, unless it has its own; `has_begun`: they have left. Whoever gets to know `error_code` and `generation` sets
+    them.
     """
 
     request_id: str
@@ -35,7 +37,10 @@ class Exchange:
     arrival_time: float = field(default_factory=time.time)
     route: str = "unmatched"
     key_id: str = "-"
+    upstream: str = "-"
     status: int = CLIENT_LEFT
+    has_begun: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
     error_code: str | None = None
     generation: GenerationStats | None = None
 
@@ -81,7 +86,7 @@ class ExchangeMiddleware:
     def completing(self, send: Send, exchange: Exchange) -> Send:
         async def complete(message: Message) -> None:
             if message["type"] == "http.response.start":
-                exchange.status = message["status"]
+                exchange.status, exchange.has_begun = message["status"], True
                 add_headers(MutableHeaders(scope=message), exchange)
             await send(message)
 
@@ -91,13 +96,14 @@ class ExchangeMiddleware:
         stats = exchange.stats()
         logger.log(
             logging.DEBUG if stats.route in POLLED else logging.INFO,
-            "%s %s %s %d %.1f ms key=%s",
+            "%s %s %s %d %.1f ms key=%s upstream=%s",
             exchange.request_id,
             stats.method,
             stats.route,
             stats.status,
             stats.seconds * 1000,
             exchange.key_id,
+            exchange.upstream,
         )
         self.exporters.on_http_request(stats)
 
@@ -123,6 +129,8 @@ def request_id_of(headers: Headers) -> str:
 def add_headers(headers: MutableHeaders, exchange: Exchange) -> None:
     headers["x-request-id"] = exchange.request_id
     headers["x-content-type-options"] = "nosniff"
+    for name, value in exchange.headers.items():
+        headers.setdefault(name, value)
     if exchange.method == "POST":
         elapsed = time.monotonic() - exchange.arrival
         headers.setdefault("openai-processing-ms", str(round(elapsed * 1000)))

@@ -128,6 +128,7 @@ async def supervise(
             was_cut = await drain(context, signals)
         finally:
             await close(server, serving, signals)
+            await context.upstreams.close()
         # uvicorn leaves the tasks it had to cancel in its list.
         exit_code = int(was_cut or bool(server.server_state.tasks))
         engine_stopped = await stop(context.engine, signals)
@@ -152,7 +153,7 @@ async def drain(context: ServerContext, signals: Signals) -> bool:
     logger.info("draining for up to %g s", grace)
     await first_of(context.lifecycle.idle.wait(), signals.second.wait(), limit=grace)
     context.engine.drain()
-    return context.engine.cut() > 0
+    return context.engine.cut() + context.lifecycle.cut() > 0
 
 
 async def close(server: Server, serving: "asyncio.Task[None]", signals: Signals) -> None:

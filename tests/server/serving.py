@@ -26,6 +26,7 @@ from openai_kv.request import Request
 from openai_kv.server.app import create_app
 from openai_kv.server.context import ServerContext
 from openai_kv.server.run import Server
+from openai_kv.server.upstreams import Upstreams
 from openai_kv.tokenizer import Tokenizer
 from tests.fakes import FakeModelRunner
 from tests.harness import Shape, build_engine, fake_runner
@@ -172,7 +173,15 @@ def make_context(
 
     limits = QueueLimits(tree.server.max_queue, tree.server.max_queued_tokens, tree.server.queue_timeout)
     engine = AsyncEngine(build, limits)
-    return ServerContext(engine, lambda: known, tree, model_names, group, sampling_defaults=sampling_defaults or {})
+    return ServerContext(
+        engine,
+        lambda: known,
+        tree,
+        model_names,
+        group,
+        sampling_defaults=sampling_defaults or {},
+        upstreams=Upstreams.load(tree.upstreams),
+    )
 
 
 def server_info(model_name: str, shape: Shape) -> ServerInfo:
@@ -202,6 +211,7 @@ async def site(
             yield Site(app, context, context.engine, runner, exporter, client)
     finally:
         runner.release()
+        await context.upstreams.close()
         await context.engine.stop()
         for closed in context.exporters.close().values():
             await asyncio.wrap_future(closed)
@@ -209,15 +219,15 @@ async def site(
 
 @asynccontextmanager
 async def live_site(
-    shape: Shape = SHAPE, *, send_buffer: int | None = None, **options: Any
+    shape: Shape = SHAPE, *, send_buffer: int | None = None, port: int = 0, **options: Any
 ) -> AsyncIterator[tuple[Site, str]]:
-    """The same behind a real uvicorn on a free port of the loopback; also yields the base URL."""
+    """The same behind a real uvicorn on a port of the loopback, 0: a free one; also yields the base URL."""
     async with site(shape, **options) as running:
         config = uvicorn.Config(
             running.app, lifespan="off", ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=5
         )
         server = Server(config)
-        listener = socket.create_server(("127.0.0.1", 0))
+        listener = socket.create_server(("127.0.0.1", port))
         if send_buffer is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -42,3 +42,10 @@ def test_without_keys_everybody_is_welcome_and_a_missing_file_is_a_setting_error
     nobody.require_admin(None)
     with pytest.raises(ConfigError, match="key file"):
         load_authenticator(AuthSettings(keys_file=str(tmp_path / "none")), {})
+    (tmp_path / "empty").write_text("# alice\n\n")
+    for settings in (
+        AuthSettings(keys_file=str(tmp_path / "empty")),
+        AuthSettings(admin_key_file=str(tmp_path / "empty")),
+    ):
+        with pytest.raises(ConfigError, match="holds no key"):
+            load_authenticator(settings, {"OPENAI_KV_API_KEYS": "a"})

@@ -81,6 +81,29 @@ async def test_order_of_checks() -> None:
         check_error(refused, 400, "decimal_above_max_value", "temperature")
 
 
+async def test_headers_with_bounds_are_checked_on_every_route_with_a_body() -> None:
+    bodies = {"/v1/chat/completions": CHAT, "/tokenize": {"prompt": "a"}, "/cache/reset": {}}
+    too_long = ("x-session-id", "X-Session-ID", ["", "x" * 129])
+    no_number = (
+        "x-request-timeout",
+        "X-Request-Timeout",
+        ["", "0", "-1", "soon", "nan", "inf", "1_0", "1e999", "\N{ARABIC-INDIC DIGIT ONE}"],
+    )
+    async with site() as server:
+        for path, body in bodies.items():
+            for name, param, values in (too_long, no_number):
+                for value in values:
+                    refused = await server.client.post(path, json=body, headers=[(name.encode(), value.encode())])
+                    check_error(refused, 400, "invalid_value", param)
+            for name, values in (("x-session-id", ["x" * 128]), ("x-request-timeout", ["60", ".5e2", "1e9"])):
+                for value in values:
+                    assert (await server.client.post(path, json=body, headers={name: value})).status_code == 200
+        bad = {"x-request-timeout": "soon"}
+        unknown = await server.client.post("/tokenize", json={"prompt": "a", "model": "other"}, headers=bad)
+        check_error(unknown, 404, "model_not_found", "model")
+        check_error(await server.client.post("/tokenize", content=b"{", headers=bad), 400, "invalid_json")
+
+
 @pytest.mark.usefixtures("keys")
 async def test_a_key_sees_only_its_own_cache() -> None:
     async def cached(key: str, **changes: object) -> int:

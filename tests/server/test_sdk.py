@@ -165,3 +165,16 @@ async def test_the_sdk_tries_again_after_retry_after() -> None:
         server.context.lifecycle.drain_deadline = None
         assert (await request).choices[0].finish_reason == "length"
         await server.exporter.until(lambda: [stats.status for stats in server.exporter.http] == [503, 200])
+
+
+async def test_what_says_so_is_not_tried_again() -> None:
+    async with live_site() as (server, url), sdk(url) as client:
+        patient = client.with_options(max_retries=3)
+        server.runner.hold()
+        with pytest.raises(openai.APIStatusError) as late:
+            await patient.chat.completions.create(**CHAT, extra_headers={"X-Request-Timeout": "0.05"})  # type: ignore[call-overload]
+        assert (late.value.status_code, late.value.code) == (408, "request_timeout")
+        server.runner.release()
+        await server.exporter.until(lambda: len(server.exporter.http) == 1)
+        await server.settle()
+        assert [stats.status for stats in server.exporter.http] == [408]

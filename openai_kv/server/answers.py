@@ -1,0 +1,88 @@
+"""What routes answer, as JSON Schema: the fields a client may count on."""
+
+from typing import Any
+
+Schema = dict[str, Any]
+TEXT: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+NUMBER: Schema = {"type": "number"}
+FLAG: Schema = {"type": "boolean"}
+ANYTHING: Schema = {}
+
+
+def record(**fields: Schema) -> Schema:
+    """An object with at least these."""
+    return {"type": "object", "properties": fields, "required": list(fields)}
+
+
+def array(item: Schema) -> Schema:
+    return {"type": "array", "items": item}
+
+
+def constant(value: str) -> Schema:
+    return {"type": "string", "enum": [value]}
+
+
+def nullable(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+ERROR = record(error=record(message=TEXT, type=TEXT, param=nullable(TEXT), code=TEXT))
+USAGE = record(
+    prompt_tokens=COUNT,
+    completion_tokens=COUNT,
+    total_tokens=COUNT,
+    prompt_tokens_details=record(cached_tokens=COUNT, cache_write_tokens=COUNT),
+)
+ENDING = {"finish_reason": nullable(TEXT), "stop_reason": ANYTHING}
+CHAT = record(
+    id=TEXT,
+    object=constant("chat.completion"),
+    created=COUNT,
+    model=TEXT,
+    choices=array(record(index=COUNT, message=record(role=TEXT, content=nullable(TEXT)), **ENDING)),
+    usage=USAGE,
+)
+COMPLETION = record(
+    id=TEXT,
+    object=constant("text_completion"),
+    created=COUNT,
+    model=TEXT,
+    choices=array(record(index=COUNT, text=TEXT, **ENDING)),
+    usage=USAGE,
+)
+GENERATION = record(
+    id=TEXT,
+    object=constant("generation"),
+    created=COUNT,
+    model=TEXT,
+    text=TEXT,
+    token_ids=array(COUNT),
+    prompt_token_ids=array(COUNT),
+    cache_hit_tokens=COUNT,
+    cache_write_tokens=COUNT,
+    cache_hit_kind=TEXT,
+    usage=USAGE,
+    timings=record(),
+    **ENDING,
+)
+INPUT_TOKENS = record(object=constant("response.input_tokens"), input_tokens=COUNT)
+MODEL = record(id=TEXT, object=constant("model"), created=COUNT, owned_by=TEXT, max_model_len=nullable(COUNT))
+MODELS = record(object=constant("list"), data=array(MODEL))
+TOKENS = record(count=COUNT, max_model_len=COUNT, tokens=array(COUNT), token_strs=nullable(array(TEXT)))
+VERSION = record(version=TEXT, api=COUNT, python=TEXT, torch=TEXT, transformers=TEXT, model=TEXT)
+CACHE_STATS = record(
+    model=TEXT,
+    block_size=COUNT,
+    policy=record(name=TEXT, options=record()),
+    blocks=record(total=COUNT, free=COUNT, used=COUNT, cached=COUNT, referenced=COUNT),
+    hit_count=COUNT,
+    miss_count=COUNT,
+    hit_rate=NUMBER,
+    eviction_count=COUNT,
+    active_requests=COUNT,
+    since=NUMBER,
+)
+RESET = record(success=FLAG, freed_blocks=COUNT, kept_blocks=COUNT)
+PLUGIN = record(name=TEXT, version=TEXT, source=TEXT, hooks=array(TEXT), active=FLAG, options=record())
+PLUGINS = record(plugins=array(PLUGIN))

@@ -1,0 +1,56 @@
+"""What the description tells of each route beyond its path and who may ask: body, answer, errors of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from openai_kv.server import answers
+from openai_kv.server.admin import RESET_BODY
+from openai_kv.server.call import Schema
+from openai_kv.server.protocol import chat_body, completion_body, detokenize_body, generate_body, tokenize_body
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`errors`: statuses over those of every route of its method and access."""
+
+    summary: str = ""
+    body: Schema | None = None
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    errors: tuple[int, ...] = ()
+    media: str = "application/json"
+    streams: bool = False
+    optional_body: bool = False
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "POST /v1/chat/completions": Operation(
+        "Answer a chat", chat_body, answers.CHAT, errors=(404, 429, 502, 503), streams=True
+    ),
+    "POST /v1/completions": Operation(
+        "Continue one text or several", completion_body, answers.COMPLETION, errors=(404, 429, 502, 503), streams=True
+    ),
+    "POST /v1/chat/completions/input_tokens": Operation(
+        "Count the tokens of a chat", chat_body, answers.INPUT_TOKENS, errors=(404, 502)
+    ),
+    "POST /generate": Operation(
+        "Generate, and tell what the cache did", generate_body, answers.GENERATION, errors=(404, 429), streams=True
+    ),
+    "POST /tokenize": Operation("Text or a chat to token ids", tokenize_body, answers.TOKENS, errors=(404,)),
+    "POST /detokenize": Operation(
+        "Token ids to text", detokenize_body, answers.record(prompt=answers.TEXT), errors=(404,)
+    ),
+    "GET /tokenizer_info": Operation("The tokenizer", answer=answers.record(), errors=(503,)),
+    "GET /v1/models": Operation("Models served here and by upstreams", answer=answers.MODELS, errors=(503,)),
+    "GET /v1/models/{id}": Operation("One model", answer=answers.MODEL, errors=(404, 503)),
+    "GET /health": Operation("Alive", answer=answers.record(status=answers.TEXT), errors=(503,)),
+    "GET /ready": Operation("Ready for requests", answer=answers.record(status=answers.TEXT), errors=(503,)),
+    "GET /version": Operation("Versions", answer=answers.VERSION),
+    "GET /metrics": Operation("Prometheus metrics", answer=answers.TEXT, media="text/plain", errors=(404,)),
+    "GET /cache/stats": Operation("The cache in figures", answer=answers.CACHE_STATS, errors=(503,)),
+    "POST /cache/reset": Operation(
+        "Empty the cache", lambda _: RESET_BODY, answers.RESET, errors=(404,), optional_body=True
+    ),
+    "GET /plugins": Operation("Installed plugins", answer=answers.PLUGINS),
+    "GET /openapi.json": Operation("This description", answer=answers.record(openapi=answers.TEXT), errors=(503,)),
+}
