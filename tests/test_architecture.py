@@ -39,7 +39,7 @@ ONLY_IN = {
     "torch": {"model_runner"},
     "starlette": {"server"},
     "sse_starlette": {"server"},
-    "httpx": {"server", "model_store"},
+    "httpx": {"server", "model_store", "bench"},
     "uvicorn": {"server"},
     "asyncio": {"server", "engine", "bench"},
     "threading": {"engine", "exporting", "exporter_thread"},
