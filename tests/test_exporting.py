@@ -105,6 +105,7 @@ def test_a_raising_exporter_stops_nobody_and_is_counted(error: BaseException, ca
     group = ExporterGroup([Raising(error), recording], flush_seconds=1000)
     for _ in range(3):
         group.on_http_request(STATS)
+    exported(group)  # now the one has raised, and the other is told
     exported(group)
     assert recording.seen.count(STATS) == recording.seen.count(("raising", "on_http_request")) == 3
     assert group.errors == {("raising", "on_http_request"): 3}
