@@ -21,16 +21,18 @@ class UsedBlock:
 
 @dataclass(slots=True, eq=False)
 class RequestUse:
-    """`length` blocks, of which `known` had been used before, at last by `before`. Complete once it is `closed`.
+    """`length` blocks, of which `known` had been used before, at last by a request of `length_before`, `turn_before`.
 
-    The turn is the hint's, or counted: it goes up when a request takes all full blocks of an earlier one.
+    Complete once it is `closed`. The turn is the hint's, or counted: it goes up when a request takes all full blocks of
+    an earlier one. That one itself is not kept: where requests overlap without end, it would keep all before it.
     """
 
     kind: str
     turn: int
     known: int
     length: int = 0
-    before: RequestUse | None = None
+    length_before: int = 0
+    turn_before: int = 0
     blocks: list[UsedBlock] = field(default_factory=list)
     closed: bool = False
 
@@ -43,20 +45,20 @@ class RequestUse:
         if before is None:
             self.known = min(self.known, block.depth)
         else:
-            self.known, self.before = self.length, before
+            self.known = self.length
+            self.length_before, self.turn_before = before.length, before.turn
 
     def close(self) -> list[UsedBlock]:
         """The request is over; its blocks, root first, are not kept."""
         self.closed = True
         self.turn = max(self.turn, self._counted_turn())
-        blocks, self.blocks, self.before = self.blocks, [], None
+        blocks, self.blocks = self.blocks, []
         return blocks
 
     def _counted_turn(self) -> int:
-        before = self.before
-        if before is None or 2 * self.known < before.length:
+        if 2 * self.known < self.length_before:
             return 1
-        return before.turn + (self.known >= before.length - 1)
+        return self.turn_before + (self.known >= self.length_before - 1)
 
     def traits(self, depth: int, hits: int) -> Traits:
         """Of the block at `depth`."""

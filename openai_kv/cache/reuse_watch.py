@@ -20,7 +20,7 @@ class Probe:
 
 
 class ReuseWatch:
-    """At most `limit` blocks; the oldest is forgotten first.
+    """At most `limit` blocks, and as many that need no watch any more; the oldest is forgotten first.
 
     As it does not matter whether a block is still cached, what the model learns is not bent by what the policy keeps:
     a policy that wrongly evicts early finds out. Blocks count as far as they have come (Kaplan and Meier 1958).
@@ -31,6 +31,7 @@ class ReuseWatch:
         self._now = float("-inf")
         self._probes: dict[int, Probe] = {}
         self._bins: list[deque[Probe]] = [deque() for _ in range(NUM_BINS - 1)]
+        self._num_done = 0  # at most so many of them are in the bins
 
     def add(self, key: int, traits: Traits, use: RequestUse, now: float) -> None:
         self._drop(key)
@@ -72,4 +73,12 @@ class ReuseWatch:
         probe = self._probes.pop(key, None)
         if probe is not None:
             probe.open = False
+            self._num_done += 1
+            if self._num_done > self._limit:
+                self._sweep()
         return probe
+
+    def _sweep(self) -> None:
+        """Where nothing is evicted nobody asks for the time, and no bin is emptied."""
+        self._bins = [deque(probe for probe in probes if probe.open) for probes in self._bins]
+        self._num_done = 0

@@ -1,5 +1,6 @@
 """The parts that `wa` and `learned` are made of."""
 
+import gc
 from collections import Counter
 from random import Random
 
@@ -8,7 +9,7 @@ import pytest
 from openai_kv.cache.block import Block
 from openai_kv.cache.request_use import RequestUse, UseTracker
 from openai_kv.cache.reuse import EDGES, NUM_BINS, WIDTHS, Traits, bin_of, hit_density
-from openai_kv.cache.reuse_watch import ReuseWatch
+from openai_kv.cache.reuse_watch import Probe, ReuseWatch
 
 TRAITS = Traits("chat", 0, False, 1, 1, 1)
 
@@ -75,6 +76,19 @@ def test_the_oldest_watched_block_is_forgotten() -> None:
     assert [key for key in (1, 2, 3) if watch.used(key, 1.0)] == [1, 3]
 
 
+def num_alive(kind: type) -> int:
+    gc.collect()
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
+def test_blocks_used_again_and_again_leave_nothing_behind_while_time_is_not_asked_for() -> None:
+    watch, before = ReuseWatch(CountingModel(), 2), num_alive(Probe)
+    for number in range(100):
+        watch.add(number % 2, TRAITS, RequestUse("chat", 1, 0), 0.0)
+    assert num_alive(Probe) - before <= 2 + 2
+    assert watch.used(0, 0.0) and watch.used(1, 0.0)
+
+
 def block(depth: int, hits: int = 0) -> Block:
     made = Block(depth)
     made.depth, made.hit_count = depth, hits
@@ -109,6 +123,14 @@ def test_turns_are_counted_where_a_request_goes_on_from_the_end_of_another() -> 
     tracker.inserted(other.info, None)
     tracker[other.info].close()
     assert tracker[other.info].turn == 1, "only the beginning is the same"
+
+
+def test_requests_that_overlap_without_end_are_forgotten() -> None:
+    tracker, one, before = UseTracker(), block(0), num_alive(RequestUse)
+    tracker.inserted(one.info, None)
+    for _ in range(10):
+        tracker.matched(one.info, None)
+    assert num_alive(RequestUse) - before == 1
 
 
 def test_a_block_that_was_only_copied_from_is_not_known() -> None:
