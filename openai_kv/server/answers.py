@@ -83,6 +83,30 @@ CACHE_STATS = record(
     active_requests=COUNT,
     since=NUMBER,
 )
+CACHE_TREE = record(
+    root=COUNT,
+    block_size=COUNT,
+    total_nodes=COUNT,
+    truncated=FLAG,
+    nodes=array(record(id=COUNT, parent=COUNT, depth_tokens=COUNT, tokens=COUNT, blocks=COUNT, children=COUNT)),
+)
+CACHE_BLOCKS = record(
+    total=COUNT,
+    offset=COUNT,
+    limit=COUNT,
+    next_offset=nullable(COUNT),
+    blocks=array(record(block_id=COUNT, state=TEXT, tokens=COUNT, ref_count=COUNT, hit_count=COUNT)),
+)
+PIN = record(
+    id=TEXT,
+    label=nullable(TEXT),
+    tokens=COUNT,
+    blocks=COUNT,
+    cached_tokens=COUNT,
+    created=COUNT,
+    expires_at=COUNT,
+)
+PINS = record(pins=array({"allOf": [PIN, record(hits=COUNT)]}))
 RESET = record(success=FLAG, freed_blocks=COUNT, kept_blocks=COUNT)
 PLUGIN = record(name=TEXT, version=TEXT, source=TEXT, hooks=array(TEXT), active=FLAG, options=record())
 PLUGINS = record(plugins=array(PLUGIN))

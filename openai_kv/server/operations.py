@@ -7,7 +7,14 @@ from typing import Any
 from openai_kv.server import answers
 from openai_kv.server.admin import RESET_BODY
 from openai_kv.server.call import Schema
-from openai_kv.server.protocol import chat_body, completion_body, detokenize_body, generate_body, tokenize_body
+from openai_kv.server.protocol import (
+    chat_body,
+    completion_body,
+    detokenize_body,
+    generate_body,
+    pin_body,
+    tokenize_body,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,13 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /version": Operation("Versions", answer=answers.VERSION),
     "GET /metrics": Operation("Prometheus metrics", answer=answers.TEXT, media="text/plain", errors=(404,)),
     "GET /cache/stats": Operation("The cache in figures", answer=answers.CACHE_STATS, errors=(503,)),
+    "GET /cache/tree": Operation("Cached prefixes as a tree", answer=answers.CACHE_TREE, errors=(400, 503)),
+    "GET /cache/blocks": Operation("Blocks by number", answer=answers.CACHE_BLOCKS, errors=(400, 503)),
+    "GET /cache/pin": Operation("Pinned prefixes", answer=answers.PINS, errors=(503,)),
+    "POST /cache/pin": Operation("Pin a prefix, computing what is missing", pin_body, answers.PIN, errors=(404, 429)),
+    "DELETE /cache/pin/{id}": Operation(
+        "End a pin", answer=answers.record(id=answers.TEXT, deleted=answers.FLAG), errors=(404, 503)
+    ),
     "POST /cache/reset": Operation(
         "Empty the cache", lambda _: RESET_BODY, answers.RESET, errors=(404,), optional_body=True
     ),

@@ -9,6 +9,7 @@ from openai_kv.server.fields import (
     Boolean,
     Check,
     Choice,
+    Duration,
     Either,
     FreeObject,
     Integer,
@@ -58,6 +59,11 @@ def _(check: String) -> Schema:
 @schema_of.register
 def _(check: Choice) -> Schema:
     return {"type": "string", "enum": list(check.values)}
+
+
+@schema_of.register
+def _(_check: Duration) -> Schema:
+    return {"type": "string", "pattern": "^[1-9][0-9]*[smh]$"}
 
 
 @schema_of.register

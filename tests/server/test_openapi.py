@@ -30,7 +30,7 @@ async def test_it_is_valid_and_lists_every_route() -> None:
         if method != "parameters"
     }
     assert described == routes
-    assert set(OPERATIONS) <= routes
+    assert set(OPERATIONS) == routes, "each has a description of its own"
 
 
 async def test_who_may_ask_and_what_may_go_wrong() -> None:
@@ -48,6 +48,20 @@ async def test_who_may_ask_and_what_may_go_wrong() -> None:
     assert (set(health["responses"]), health["security"]) == ({"200", "500", "503"}, [])
     assert "403" in plugins["responses"] and "security" not in plugins
     assert paths["/v1/models/{id}"]["parameters"][0]["name"] == "id"
+
+
+async def test_what_the_cache_tells_is_as_described() -> None:
+    async with site() as server:
+        paths = (await description(server))["paths"]
+        pin = await server.post("/cache/pin", {"prompt_token_ids": [1, 2, 3, 4, 5], "ttl": "90s"})
+        answers = {"/cache/pin": [("post", pin), ("get", await server.client.get("/cache/pin"))]}
+        answers |= {path: [("get", await server.client.get(path))] for path in ("/cache/tree", "/cache/blocks")}
+        for path, given in answers.items():
+            for method, answer in given:
+                described = paths[path][method]["responses"]["200"]["content"]["application/json"]["schema"]
+                Draft202012Validator(described).validate(answer.json())
+        body = paths["/cache/pin"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert [Draft202012Validator(body).is_valid({"ttl": ttl}) for ttl in ("90s", "0s", 90)] == [True, False, False]
 
 
 async def test_it_needs_a_key_and_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
