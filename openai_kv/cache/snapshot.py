@@ -55,18 +55,18 @@ class Snapshot:
         now = self._clock()
         return [self._block_row(block, now) for block in _in_time(islice(blocks, offset, offset + limit))]
 
-    def _start(self, root: int) -> list[Node] | None:
+    def _start(self, root: int) -> Iterable[Node] | None:
         """The nodes of the first level."""
         if root == 0:
-            return [child for above in self._store.tree.roots.values() for child in above.children.values()]
+            return (child for above in self._store.tree.roots.values() for child in above.children.values())
         blocks = self._store.pool.blocks
         node = blocks[root - 1].node if root <= len(blocks) else None
         return [node] if node is not None and node.blocks[0] is blocks[root - 1] else None
 
     def _expiry(self) -> dict[Node, float]:
-        """When the last pin that keeps anything of a node ends."""
+        """When the last pin that keeps anything of a node ends; the last comes first, so that few walk to the root."""
         expiry: dict[Node, float] = {}
-        for pin in (*self._store.pins.hard, *self._store.pins.soft):
+        for pin in (*reversed(self._store.pins.soft), *reversed(self._store.pins.hard)):
             node = pin.block.node
             while node is not None and expiry.get(node, 0.0) < pin.expires_at:
                 expiry[node] = pin.expires_at
@@ -114,14 +114,16 @@ class Snapshot:
         return blake2b(namespace.encode(), digest_size=4, key=self._secret).hexdigest()
 
 
-def _breadth_first(start: list[Node], depth: int) -> Iterator[Node]:
-    pending = deque((node, 0) for node in start)
+def _breadth_first(start: Iterable[Node], depth: int) -> Iterator[Node]:
+    """Costs what is taken of it, however many siblings there are."""
+    pending = deque([(start, 0)])
     while pending:
-        node, level = pending.popleft()
+        siblings, level = pending.popleft()
         if level > depth:
             return
-        yield node
-        pending.extend((child, level + 1) for child in node.children.values())
+        for node in siblings:
+            yield node
+            pending.append((node.children.values(), level + 1))
 
 
 def _in_time(items: Iterable[T]) -> Iterator[T]:
