@@ -27,10 +27,11 @@ class Record:
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Raises BadReply for an error event."""
-        if "error" in event:
-            raise BadReply(str(event["error"].get("message", event["error"])))
+        error = event.get("error")
+        if error:
+            raise BadReply(str(error.get("message", error) if isinstance(error, Mapping) else error))
         self.usage = event.get("usage") or self.usage
-        delta = event["choices"][0].get("delta", {}) if event.get("choices") else {}
+        delta = (event["choices"][0].get("delta") if event.get("choices") else None) or {}
         text = (delta.get("reasoning_content") or "") + (delta.get("content") or "")
         if text:
             self.arrivals.append(time.perf_counter())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from openai_kv import cli
+from openai_kv.bench.client import BadReply, Record
 from openai_kv.bench.reply import Reply
 from openai_kv.bench.result import Result, percentile
 from openai_kv.bench.workloads import WORKLOADS, Phase, Scale
@@ -27,6 +28,19 @@ def make(name: str, seed: str = "0", scale: Scale = Scale()) -> list[Phase]:  # 
 
 async def run(*arguments: str) -> int:
     return await asyncio.to_thread(cli.main, ["bench", *arguments])
+
+
+@pytest.mark.parametrize("error", [{"message": "too long"}, {"code": 1, "message": "too long"}, "too long"])
+def test_an_error_in_a_stream_is_told(error: object) -> None:
+    with pytest.raises(BadReply, match="^too long$"):
+        Record().take({"error": error})
+
+
+@pytest.mark.parametrize("event", [{"error": None}, {"choices": None}, {"choices": [{"delta": None}]}, {"usage": None}])
+def test_an_event_without_text_is_none(event: dict[str, Any]) -> None:
+    record = Record()
+    record.take(event)
+    assert record.arrivals == []
 
 
 def test_prompts_follow_from_the_seed_alone() -> None:
