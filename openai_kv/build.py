@@ -2,16 +2,14 @@
 
 import json
 import logging
-import platform
 import sys
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
 
-from openai_kv import __version__, model_store
+from openai_kv import model_store
 from openai_kv.cache.manager import KVCacheManager
 from openai_kv.cache.pins import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
@@ -28,6 +26,7 @@ from openai_kv.plugins import PluginRegistry, load_plugins
 from openai_kv.recording import TraceRecorder, open_recording
 from openai_kv.scheduler import Scheduler, SchedulerLimits
 from openai_kv.server.context import ServerContext
+from openai_kv.server.health import versions
 from openai_kv.server.run import run
 from openai_kv.server.upstreams import Upstreams
 from openai_kv.tokenizer import Tokenizer
@@ -113,12 +112,6 @@ class EngineBuilder:
 
 def pin_limits(settings: CacheSettings) -> PinLimits:
     return PinLimits(settings.soft_pin_fraction, settings.max_pinned_fraction, settings.max_pins)
-
-
-def versions() -> dict[str, str]:
-    """What GET /version and the build_info metric tell."""
-    packages = {name: version(name) for name in ("torch", "transformers")}
-    return {"version": __version__, "python": platform.python_version(), **packages}
 
 
 def serve(settings: Settings) -> int:

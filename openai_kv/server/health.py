@@ -42,16 +42,13 @@ def why_not_ready(call: Call) -> UnavailableError | None:
 
 
 async def version(call: Call) -> None:
-    await call.answer(
-        {
-            "version": __version__,
-            "api": 1,
-            "python": platform.python_version(),
-            "torch": metadata.version("torch"),
-            "transformers": metadata.version("transformers"),
-            "model": call.context.model_names[0],
-        }
-    )
+    await call.answer({**versions(), "api": 1, "model": call.context.model_names[0]})
+
+
+def versions() -> dict[str, str]:
+    """What the metric `openai_kv_build_info` tells too."""
+    packages = {name: metadata.version(name) for name in ("torch", "transformers")}
+    return {"version": __version__, "python": platform.python_version(), **packages}
 
 
 async def metrics(call: Call) -> None:

@@ -32,7 +32,7 @@ async def run(*arguments: str) -> int:
 
 @pytest.mark.parametrize("error", [{"message": "too long"}, {"code": 1, "message": "too long"}, "too long"])
 def test_an_error_in_a_stream_is_told(error: object) -> None:
-    with pytest.raises(BadReply, match="^too long$"):
+    with pytest.raises(BadReply, match=r"^too long$"):
         Record().take({"error": error})
 
 
