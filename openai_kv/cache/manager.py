@@ -3,8 +3,9 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from openai_kv.cache.allocation import Allocation, WriteCount
+from openai_kv.cache.allocation import Allocation
 from openai_kv.cache.block import Block, TokenIds
+from openai_kv.cache.block_tables import BlockTables
 from openai_kv.cache.eviction import CacheObserver, NullObserver
 from openai_kv.cache.exact_index import ExactEntry
 from openai_kv.cache.hit import CacheHit, HitKind, ResetResult
@@ -13,6 +14,7 @@ from openai_kv.cache.pins import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.cache.prefix_pins import PrefixPins
 from openai_kv.cache.snapshot import Snapshot
+from openai_kv.cache.stats import cache_stats
 from openai_kv.cache.store import BlockStore
 from openai_kv.metrics import CacheStats, LookupStats
 from openai_kv.outputs import BlockCopy
@@ -53,9 +55,7 @@ class KVCacheManager:
         self.pins = PrefixPins(self.store)
         self.epoch = time.time() - clock()  # what the clock's zero is in Unix time
         self.snapshot = Snapshot(self.store, clock, self.epoch)
-        self._allocations: dict[str, Allocation] = {}
-        self._written: dict[str, WriteCount] = {}
-        self._num_empty_slots = 0  # in referenced blocks: the ends of the block tables
+        self._tables = BlockTables(self.store)
 
     # Look-up and admission
 
@@ -88,15 +88,14 @@ class KVCacheManager:
         It does not fit either if fewer than `spare` blocks would be left for others to grow.
         `count` False for a request that comes back from preemption: it was counted when it was first admitted.
         """
-        assert info.request_id not in self._allocations, f"{info.request_id} has its blocks already"
         assert num_tokens >= hit.num_tokens, "a table must hold what was hit"
-        if self._num_blocks(num_tokens) - len(hit.blocks) + spare > self.store.room(hit.blocks):
+        if self._tables.num_blocks(num_tokens) - len(hit.blocks) + spare > self.store.room(hit.blocks):
             return None
         if count:
             self._count_lookup(info, hit)
         self._take(info, hit, resumed=not count)
-        allocation = self._open(info, hit)
-        self._extend(allocation, num_tokens)
+        allocation = self._tables.open(info, hit)
+        self._tables.extend(allocation, num_tokens)
         if hit.tail is None:
             return ()
         return (BlockCopy(hit.tail.block_id, allocation.block_ids[len(hit.blocks)], hit.tail_tokens),)
@@ -114,38 +113,20 @@ class KVCacheManager:
         if hit.hidden_slot is not None:
             self.store.exact.touch(hit.hidden_slot)
 
-    def _open(self, info: RequestInfo, hit: CacheHit) -> Allocation:
-        written = self._written.setdefault(info.request_id, WriteCount())
-        written.settle(hit.num_tokens)
-        allocation = Allocation(info, written, len(hit.blocks), num_tokens=len(hit.blocks) * self.block_size)
-        allocation.extend(hit.blocks)
-        self._allocations[info.request_id] = allocation
-        return allocation
-
     # Growth
 
     def allocate_slots(self, request_id: str, num_tokens: int) -> bool:
         """Let the block table hold `num_tokens` in all; False: it does not fit and nothing changed."""
-        allocation = self._allocations[request_id]
-        if self._num_blocks(num_tokens) - len(allocation.blocks) > self.store.room():
+        allocation = self._tables[request_id]
+        if self._tables.num_blocks(num_tokens) - len(allocation.blocks) > self.store.room():
             return False
         if num_tokens > allocation.num_tokens:
-            self._extend(allocation, num_tokens)
+            self._tables.extend(allocation, num_tokens)
         return True
-
-    def _extend(self, allocation: Allocation, num_tokens: int) -> None:
-        count = self._num_blocks(num_tokens) - len(allocation.blocks)
-        if count:
-            allocation.extend(self.store.take(count))
-        self._num_empty_slots += count * self.block_size - (num_tokens - allocation.num_tokens)
-        allocation.num_tokens = num_tokens
-
-    def _num_blocks(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
 
     def block_ids(self, request_id: str) -> list[int]:
         """The block table: position p of the request is in slot p % block_size of block p // block_size of it."""
-        return self._allocations[request_id].block_ids.copy()
+        return self._tables[request_id].block_ids.copy()
 
     # Caching
 
@@ -155,7 +136,7 @@ class KVCacheManager:
         The request's full blocks are the tree's own afterwards: where the tree had the same block, ours is freed.
         Nothing behind its last breakpoint is stored for a request in explicit mode.
         """
-        allocation = self._allocations[request_id]
+        allocation = self._tables[request_id]
         if allocation.detached:
             return
         size = self.block_size
@@ -199,7 +180,7 @@ class KVCacheManager:
 
         Released instead, without a word, if the tree does not hold all of `prompt`.
         """
-        allocation = self._allocations[request_id]
+        allocation = self._tables[request_id]
         tail = self._last_block(allocation, tuple(prompt))
         if tail is None:
             self.store.exact.release(slot)
@@ -220,20 +201,16 @@ class KVCacheManager:
 
     def cache_write_tokens(self, request_id: str) -> int:
         """Prompt tokens this request computed and newly stored; kept over preemptions, 0 after `finish`."""
-        written = self._written.get(request_id)
+        written = self._tables.written.get(request_id)
         return written.tokens if written is not None else 0
 
     def free(self, request_id: str) -> None:
         """Give all references back; cached content stays. Nothing happens for a request that holds none."""
-        allocation = self._allocations.pop(request_id, None)
-        if allocation is None:
-            return
-        self._num_empty_slots -= len(allocation.blocks) * self.block_size - allocation.num_tokens
-        self.store.release(reversed(allocation.blocks))
+        self._tables.close(request_id)
 
     def finish(self, info: RequestInfo) -> None:
         """The request is over, by whatever cause; its count of written tokens goes."""
-        self._written.pop(info.request_id, None)
+        self._tables.written.pop(info.request_id, None)
         self.store.evictor.on_request_finished(info)
 
     def record_attention(self, mass: Mapping[int, float]) -> None:
@@ -260,34 +237,13 @@ class KVCacheManager:
         """
         self.expire()
         freed = self.store.drop_all(include_pinned=include_pinned)
-        for allocation in self._allocations.values():
-            allocation.detached = True
+        self._tables.detach()
         return ResetResult(freed, self.store.pool.num_blocks - self.store.pool.num_free)
 
     def stats(self) -> CacheStats:
         """Counts of now and since the start; O(1)."""
-        store, pool, counters = self.store, self.store.pool, self.store.counters
-        return CacheStats(
-            total=pool.num_blocks,
-            free=pool.num_free,
-            cached=pool.num_cached,
-            referenced=pool.num_referenced,
-            block_size=self.block_size,
-            referenced_slots_used=pool.num_referenced * self.block_size - self._num_empty_slots,
-            tree_nodes=store.tree.num_nodes,
-            exact_entries=len(store.exact.entries),
-            namespaces=len(store.tree.roots),
-            hits=dict(counters.hits),
-            hit_tokens=dict(counters.hit_tokens),
-            miss_count=counters.misses,
-            prompt_tokens=counters.prompt_tokens,
-            evictions_by_policy=dict(counters.evictions),
-            duplicate_blocks=counters.duplicates,
-            soft_pinned=pool.num_soft_pinned,
-            pinned=pool.num_pinned,
-            pins=len(store.pins.by_id),
-        )
+        return cache_stats(self.store, self._tables)
 
     def check_integrity(self) -> None:
         """Raises IntegrityError if the books don't add up; O(blocks), for idle times and tests."""
-        check_integrity(self.store, self._allocations.values())
+        check_integrity(self.store, self._tables.by_request.values())

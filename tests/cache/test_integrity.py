@@ -53,7 +53,7 @@ def reference_without_holder(cache: KVCacheManager) -> None:
 
 
 def holder_without_reference(cache: KVCacheManager) -> None:
-    cache.store.pool.release(cache._allocations["runs"].blocks[0])
+    cache.store.pool.release(cache._tables["runs"].blocks[0])
 
 
 def miscount_references(cache: KVCacheManager) -> None:
@@ -109,11 +109,11 @@ def forget_a_candidate(cache: KVCacheManager) -> None:
 
 
 def swap_a_table(cache: KVCacheManager) -> None:
-    cache._allocations["runs"].block_ids.reverse()
+    cache._tables["runs"].block_ids.reverse()
 
 
 def shorten_a_table(cache: KVCacheManager) -> None:
-    cache._allocations["runs"].num_tokens = 1
+    cache._tables["runs"].num_tokens = 1
 
 
 def lose_a_slot(cache: KVCacheManager) -> None:
@@ -127,7 +127,7 @@ def renew_a_view(cache: KVCacheManager) -> None:
 
 def move_an_entry(cache: KVCacheManager) -> None:
     entry = next(iter(cache.store.exact.entries.values()))
-    cache.store.exact.move(entry.tail, cache._allocations["runs"].blocks[0])
+    cache.store.exact.move(entry.tail, cache._tables["runs"].blocks[0])
 
 
 @pytest.mark.parametrize(
