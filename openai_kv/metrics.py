@@ -174,6 +174,7 @@ class HttpStats:
 
     `arrival_time` is Unix time. `error_code` is the envelope's, also of an error in mid-stream (then `status` is 200).
     `traceparent` and `tracestate` are the client's headers, unchecked. `generation`: if it got as far as the engine.
+    `upstream`: the configured pattern of the one it was passed on to.
     """
 
     method: str
@@ -188,6 +189,7 @@ class HttpStats:
     traceparent: str | None = None
     tracestate: str | None = None
     generation: GenerationStats | None = None
+    upstream: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

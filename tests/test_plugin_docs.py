@@ -39,7 +39,7 @@ RECORDS = {
     RequestStats: """info finish_reason hit_kind num_prompt_tokens num_output_tokens num_cached_tokens
         cache_write_tokens max_tokens num_preemptions queue_seconds first_token_seconds total_seconds""",
     HttpStats: """method route status seconds request_id arrival_time server_address server_port error_code
-        traceparent tracestate generation""",
+        traceparent tracestate generation upstream""",
     GenerationStats: """operation request_model response_id stream num_choices output_type max_tokens temperature
         top_p top_k frequency_penalty presence_penalty stop seed session_id finish_reasons hit_kind num_prompt_tokens
         num_output_tokens num_cached_tokens cache_write_tokens num_reasoning_tokens longest_output_tokens

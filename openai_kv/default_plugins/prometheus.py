@@ -178,9 +178,11 @@ class PrometheusExporter(MetricsExporter):
         self._finished = self._counter("vllm:request_success_total", "finished_reason")
         self._rejected = self._counter("vllm:admission_rejections_total", "reason")
         self._requests = self._counter("openai_kv_http_requests_total", "method", "route", "status")
+        self._passed_on = self._counter("openai_kv_upstream_requests_total", "upstream", "status")
         self._aborts = self._counter("openai_kv_aborts_total", "reason")
         self._plugin_errors = self._counter("openai_kv_plugin_errors_total", "plugin", "hook")
         self._seconds = self._histogram("openai_kv_http_request_seconds", LATENCY_BUCKETS, "route")
+        self._upstream_seconds = self._histogram("openai_kv_upstream_seconds", LATENCY_BUCKETS, "upstream")
         self._lifetime = self._histogram("openai_kv_block_lifetime_seconds", REUSE_BUCKETS, "policy")
         self._idle = self._histogram("openai_kv_block_idle_before_evict_seconds", REUSE_BUCKETS, "policy")
         self._decision = self._histogram("openai_kv_eviction_seconds", DECISION_BUCKETS, "policy")
@@ -243,6 +245,9 @@ class PrometheusExporter(MetricsExporter):
     def on_http_request(self, stats: HttpStats) -> None:
         self._requests.labels(stats.method, stats.route, str(stats.status)).inc()
         self._seconds.labels(stats.route).observe(stats.seconds)
+        if stats.upstream is not None:
+            self._passed_on.labels(stats.upstream, str(stats.status)).inc()
+            self._upstream_seconds.labels(stats.upstream).observe(stats.seconds)
 
     def on_rejected(self, reason: str) -> None:
         self._rejected.labels(reason).inc()

@@ -37,7 +37,7 @@ class Exchange:
     arrival_time: float = field(default_factory=time.time)
     route: str = "unmatched"
     key_id: str = "-"
-    upstream: str = "-"
+    upstream: str | None = None
     status: int = CLIENT_LEFT
     has_begun: bool = False
     headers: dict[str, str] = field(default_factory=dict)
@@ -62,6 +62,7 @@ class Exchange:
             traceparent=self.traceparent,
             tracestate=self.tracestate,
             generation=self.generation,
+            upstream=self.upstream,
         )
 
 
@@ -103,7 +104,7 @@ class ExchangeMiddleware:
             stats.status,
             stats.seconds * 1000,
             exchange.key_id,
-            exchange.upstream,
+            exchange.upstream or "-",
         )
         self.exporters.on_http_request(stats)
 

@@ -75,7 +75,7 @@ G = ".01 .025 .05 .075 .1 .15 .2 .3 .4 .5 .75 1 2.5 5 7.5 10 20 40 80"
 L = ".3 .5 .8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680"
 R = ".001 .002 .005 .01 .02 .05 .1 .2 .5 1 2 5 10 20 30 60 120 300 600 1200 1800 3600 21600 86400"
 N = "1 2 5 10 20 50 100 200 500 1000 2000 5000"
-# The contract's table: name, type, own labels, buckets. Not built, for want of what they measure: tiers, upstreams.
+# The contract's table: name, type, own labels, buckets. Not built, for want of what they measure: tiers.
 CONTRACT = f"""
 vllm:num_requests_running | gauge
 vllm:num_requests_waiting | gauge
@@ -120,6 +120,8 @@ openai_kv_attention_read_bytes | histogram | | {" ".join(str(4**power) for power
 openai_kv_http_requests_total | counter | method route status
 openai_kv_http_request_seconds | histogram | route | {L}
 openai_kv_aborts_total | counter | reason=disconnect,slow_reader,deadline,shutdown
+openai_kv_upstream_requests_total | counter | upstream status
+openai_kv_upstream_seconds | histogram | upstream | {L}
 openai_kv_plugin_errors_total | counter | plugin hook
 openai_kv_exporter_dropped_total | counter | plugin
 openai_kv_build_info | gauge | version python torch transformers backend
@@ -178,6 +180,7 @@ def feed(exporter: PrometheusExporter) -> None:
     exporter.on_lookup(LookupStats(REQUEST.info, "radix", 32, (0.5, 0.25), resumed=False))
     exporter.on_eviction(EvictionStats("lru", 1, 16, 2, lifetime_seconds=3.0, idle_seconds=1.0, seconds=2e-5))
     exporter.on_http_request(HttpStats("GET", "/ready", 200, 0.001))
+    exporter.on_http_request(HttpStats("POST", "/v1/completions", 429, 0.5, upstream="gpt-*"))
     exporter.on_rejected("max_num_queued_reqs")
     exporter.on_abort("disconnect")
     exporter.on_plugin_error("bad", "on_step")
@@ -254,6 +257,13 @@ def test_http_is_counted_while_the_model_loads() -> None:
     exporter = PrometheusExporter()
     exporter.on_http_request(HttpStats("GET", "/ready", 503, 0.001))
     assert value(exporter, "openai_kv_http_requests_total", method="GET", route="/ready", status="503") == 1
+
+
+def test_what_was_passed_on_is_counted_by_upstream() -> None:
+    exporter = started()
+    feed(exporter)
+    assert value(exporter, "openai_kv_upstream_requests_total", upstream="gpt-*", status="429") == 1
+    assert value(exporter, "openai_kv_upstream_seconds_sum", upstream="gpt-*") == 0.5
 
 
 def test_two_exporters_share_nothing() -> None:
