@@ -9,10 +9,12 @@ from openai_kv.cache.policy import BlockInfo, CacheInfo, EvictionPolicy
 from openai_kv.cache.request_use import RequestUse, UseTracker
 from openai_kv.cache.reuse import EDGES, ReuseModel, Traits, bin_of, hit_density
 from openai_kv.cache.reuse_watch import ReuseWatch
+from openai_kv.request import RequestInfo
 
 DRAWN = 2  # watched blocks of a request, beside its last two
 MIN_WATCHED, WATCHED_PER_BLOCK, MAX_WATCHED = 1024, 16, 2**17
 REFRESH_EVERY = 32  # requests
+MAX_COPYING = 64  # requests between their copy and their first own block
 
 
 @dataclass(slots=True)
@@ -42,6 +44,7 @@ class HitDensityPolicy(EvictionPolicy):
         self._tracker = UseTracker()
         self._queue, self._ageing = CandidateQueue(), CandidateQueue()
         self._candidates: dict[BlockInfo, Candidate] = {}
+        self._copied: dict[RequestUse, BlockInfo] = {}  # from what, by whom
         self._values: dict[Traits, list[float]] = {}
         self._num_closed = 0
 
@@ -51,23 +54,48 @@ class HitDensityPolicy(EvictionPolicy):
 
     def on_access(self, block: BlockInfo) -> None:
         self._tracker.matched(block, self._watch.used(block.key, self._clock()))
-        if block in self._candidates:
-            self.on_evictable(block)
+        if block in self._candidates:  # the request copies from it, and so doesn't hold it
+            self._copied[self._tracker[block]] = block
+            self._weigh(block)
+            if len(self._copied) > MAX_COPYING:
+                self._end_copying(next(iter(self._copied)))
 
     def on_insert(self, block: BlockInfo) -> None:
         self._tracker.inserted(block, self._watch.used(block.key, self._clock()))
+        self._copied.pop(self._tracker[block], None)
+
+    def on_request_finished(self, info: RequestInfo) -> None:  # noqa: ARG002
+        """Which request it was isn't known: any that has copied, and brought nothing since, counts as over."""
+        while self._copied:
+            self._end_copying(next(iter(self._copied)))
+
+    def _end_copying(self, use: RequestUse) -> None:
+        """It leaves no block behind that would become a candidate and so tell of its end."""
+        block = self._copied.pop(use)
+        if not use.closed:
+            self._close(use)
+        if block in self._candidates:
+            self._weigh(block)
 
     def on_evictable(self, block: BlockInfo) -> None:
         use = self._tracker[block]
         if not use.closed:
             self._close(use)
+        self._weigh(block)
+
+    def _weigh(self, block: BlockInfo) -> None:
+        use = self._tracker[block]
         traits, since = use.traits(block.depth, block.hit_count), block.last_accessed_time
         self._candidates[block] = Candidate(traits, since, bin_of(self._clock() - since))
         self._place(block)
 
     def _close(self, use: RequestUse) -> None:
-        """The request is over: watch some of its blocks from now on."""
+        """The request is over: watch some of its blocks from now on.
+
+        Time is told here too: where nothing had to go for hours, the first decision would have it all to make up for.
+        """
         blocks, last, now = use.close(), use.length - 1, self._clock()
+        self._advance(now)
         first = use.length - len(blocks)
         drawn = [self._random.randrange(first, use.length) for _ in range(DRAWN)]
         for depth in sorted({*drawn, last, max(last - 1, first)}):
