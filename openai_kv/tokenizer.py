@@ -8,6 +8,7 @@ from jinja2.exceptions import TemplateError as JinjaError
 from tokenizers.decoders import DecodeStream
 
 from openai_kv.errors import ModelLoadError, TemplateError
+from openai_kv.token_bytes import TokenBytes
 
 MAX_TEMPLATE_OUTPUT = 16 * 2**20
 # What jinja itself raises, and what expressions over a client's values can.
@@ -24,6 +25,7 @@ class Tokenizer:
                 f"the tokenizer {type(hf_tokenizer).__name__} has no `tokenizers` backend (tokenizer.json)"
             )
         self._hf = hf_tokenizer
+        self._token_bytes = TokenBytes(hf_tokenizer)
         self.vocab_size: int = len(hf_tokenizer)
         self.special_ids: Mapping[str, int] = {
             token.content: index for index, token in hf_tokenizer.added_tokens_decoder.items() if token.special
@@ -52,6 +54,20 @@ class Tokenizer:
     def token_strs(self, token_ids: Sequence[int]) -> list[str]:
         strs: list[str] = self._hf.convert_ids_to_tokens(list(token_ids))
         return strs
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """What the token adds inside a text; None for an id that the tokenizer doesn't know."""
+        return self._token_bytes.of(token_id)
+
+    def token_starts(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """How many characters of `text` come before each token of its encoding."""
+        options = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
+        encoding = self._hf(text, add_special_tokens=add_special_tokens, **options)
+        starts, end = list[int](), 0
+        for (first, last), added in zip(encoding["offset_mapping"], encoding["special_tokens_mask"], strict=True):
+            starts.append(end if added else min(first, end))
+            end = max(end, last)
+        return starts
 
     @property
     def default_prompt(self) -> list[int]:
@@ -109,6 +125,16 @@ class StreamDecoder:
         self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
         self._held: list[int] = []
 
+    @property
+    def holds(self) -> bool:
+        """Whether tokens came that gave no text yet."""
+        return bool(self._held)
+
+    @property
+    def num_held(self) -> int:
+        """How many whole characters are held back with the incomplete one."""
+        return len(self._decode_held().rstrip(REPLACEMENT)) if self._held else 0
+
     def step(self, token_id: int) -> str:
         """Text that became complete with this token."""
         piece = self._step(token_id)
@@ -120,9 +146,12 @@ class StreamDecoder:
 
     def flush(self) -> str:
         """The tail of an incomplete sequence, as U+FFFD."""
-        tail = self._tokenizer.decode(self._held, skip_special_tokens=self._skip) if self._held else ""
+        tail = self._decode_held() if self._held else ""
         self._held.clear()
         return tail if REPLACEMENT in tail else ""
+
+    def _decode_held(self) -> str:
+        return self._tokenizer.decode(self._held, skip_special_tokens=self._skip)
 
     def _step(self, token_id: int) -> str | None:
         try:

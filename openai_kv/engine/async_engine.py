@@ -32,12 +32,21 @@ class EngineState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One sequence to generate. The sequences of one HTTP request share `group` (default: a group of its own)."""
+    """One sequence to generate. The sequences of one HTTP request share `group` (default: a group of its own).
+
+    `choice` numbers the answers to one prompt, which the first of them computes; the lowest `priority` goes first.
+    """
 
     info: RequestInfo
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
     group: str = ""
+    choice: int = 0
+    priority: int = 0
+
+    @property
+    def num_queued_tokens(self) -> int:
+        return 0 if self.choice else len(self.prompt_token_ids)
 
 
 class AsyncEngine:
@@ -89,7 +98,7 @@ class AsyncEngine:
         """
         self._check_accepting()
         request_id = request.info.request_id
-        self._room.enter(request_id, request.group or request_id, len(request.prompt_token_ids))
+        self._room.enter(request_id, request.group or request_id, request.num_queued_tokens)
         stream = self._streams[request_id] = OutputStream()
         self._idle.clear()
         timer = self._loop.call_later(self._limits.queue_timeout, self._expire, request_id)
@@ -201,7 +210,15 @@ class AsyncEngine:
 
     def _submit(self, request: EngineRequest) -> None:
         seed = secrets.randbits(63) if request.params.seed is None else request.params.seed
-        sequence = Request(request.info, request.prompt_token_ids, request.params, self._clock(), seed)
+        sequence = Request(
+            info=request.info,
+            prompt_token_ids=request.prompt_token_ids,
+            params=request.params,
+            arrival_time=self._clock(),
+            seed=seed,
+            choice=request.choice,
+            priority=request.priority,
+        )
         self._thread.submit(lambda engine: engine.add(sequence))
 
     def _check_accepting(self) -> None:

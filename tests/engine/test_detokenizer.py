@@ -23,7 +23,7 @@ def run(tokens: list[int], request: Request, tokenizer: Tokenizer = TOKENIZER) -
         stop = detokenizer.append(request, token)
         if stop is not None or number == len(tokens):
             request.finish_reason = FinishReason.STOP
-        pieces.append(detokenizer.take(request))
+        pieces.append(detokenizer.take(request).text)
         if stop is not None:
             break
     return pieces, stop
