@@ -91,14 +91,24 @@ class AsyncEngine:
         self._idle.set()
         self._thread.start()
 
+    def reserve(self, requests: Sequence[EngineRequest]) -> None:
+        """Take places in the queue for all sequences of one HTTP request, or for none; `abort` gives them back.
+
+        Raises what `generate` does before its first output.
+        """
+        self._check_accepting()
+        group = requests[0].group or requests[0].info.request_id
+        self._room.enter(group, {request.info.request_id: request.num_queued_tokens for request in requests})
+
     async def generate(self, request: EngineRequest) -> AsyncGenerator[RequestOutput, None]:
         """Outputs, the last one with a finish reason. Raises before the first when overloaded, draining or dead.
 
         Leaving early does not end the request: call `abort`.
         """
-        self._check_accepting()
         request_id = request.info.request_id
-        self._room.enter(request_id, request.group or request_id, request.num_queued_tokens)
+        if request_id not in self._room:
+            self.reserve([request])
+        self._check_accepting()
         stream = self._streams[request_id] = OutputStream()
         self._idle.clear()
         timer = self._loop.call_later(self._limits.queue_timeout, self._expire, request_id)
@@ -111,6 +121,7 @@ class AsyncEngine:
 
     def abort(self, request_id: str) -> None:
         """End a request and free its blocks before the next step; harmless when it has ended."""
+        self._room.leave(request_id)
         self._thread.submit(lambda engine: self.on_outputs(engine.abort(request_id)))
 
     async def stats(self) -> EngineStats:
@@ -230,7 +241,7 @@ class AsyncEngine:
             raise UnavailableError("The server takes no new requests: it is draining.", code="draining", retry_after=5)
 
     def _expire(self, request_id: str) -> None:
-        if request_id in self._room:
+        if self._room.may_expire(request_id):
             wait = self._room.retry_after(1)
             self._fail(request_id, OverloadedError("Waited too long to start.", code="queue_timeout", retry_after=wait))
 

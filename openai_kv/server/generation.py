@@ -107,6 +107,7 @@ class Generation:
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """Outputs with the index of their request, as they come; ends when all requests have ended."""
+        self.call.context.engine.reserve(self.requests)
         generators = [self.call.context.engine.generate(request) for request in self.requests]
         source = alone(generators[0]) if len(generators) == 1 else together(generators)
         async with aclosing(source):
