@@ -8,11 +8,16 @@ from jinja2.exceptions import TemplateError as JinjaError
 from tokenizers.decoders import DecodeStream
 
 from openai_kv.errors import ModelLoadError, TemplateError
+from openai_kv.time_limit import TimeUp, time_limit
 from openai_kv.token_bytes import TokenBytes
 
 MAX_TEMPLATE_OUTPUT = 16 * 2**20
+MAX_TEMPLATE_SECONDS = 1.0
+TEMPLATE_FILE = "<template>"  # what jinja says its code is from
 # What jinja itself raises, and what expressions over a client's values can.
-TEMPLATE_FAILURES = (JinjaError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+TEMPLATE_FAILURES = (
+    JinjaError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError,
+)  # fmt: skip
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -84,18 +89,24 @@ class Tokenizer:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of the model's own chat template, rendered in transformers' sandbox; raises TemplateError."""
+        """Token ids of the model's own chat template, rendered in transformers' sandbox; raises TemplateError.
+
+        It may take a second of work and make 16 MiB of text.
+        """
         if not self._hf.chat_template:
             raise TemplateError("The model has no chat template.", param="messages", code="no_chat_template")
         try:
-            text: str = self._hf.apply_chat_template(
-                list(messages),
-                tools=list(tools) if tools else None,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                tokenize=False,
-                **(template_kwargs or {}),
-            )
+            with time_limit(MAX_TEMPLATE_SECONDS, TEMPLATE_FILE):
+                text: str = self._hf.apply_chat_template(
+                    list(messages),
+                    tools=list(tools) if tools else None,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    tokenize=False,
+                    **(template_kwargs or {}),
+                )
+        except TimeUp:
+            raise TemplateError("The chat template takes too long over these messages.", param="messages") from None
         except TEMPLATE_FAILURES as error:
             raise TemplateError(f"The chat template refuses these messages: {error}", param="messages") from error
         if len(text) > MAX_TEMPLATE_OUTPUT:
