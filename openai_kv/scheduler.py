@@ -162,7 +162,7 @@ class Scheduler:
         hit = self.manager.lookup(request.token_ids, request.info) if reads else NOTHING_READ
         if reads and self._herd.defer(request, hit.num_tokens):
             return True
-        count = reads and request.choice == 0 and request.num_cached_tokens is None
+        count = request.choice == 0 and request.num_cached_tokens is None
         # A block to grow for each that runs, or the newcomer would be preempted as soon as one of them needs it.
         spare = len(self.running)
         copies = self.manager.admit(request.info, hit, len(request.token_ids), count=count, spare=spare)

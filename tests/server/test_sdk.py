@@ -32,6 +32,29 @@ async def test_async_client() -> None:
         await server.settle()
 
 
+async def test_several_choices_with_log_probabilities() -> None:
+    async with live_site() as (server, url), sdk(url) as client:
+        asked = {**CHAT, "n": 2, "logprobs": True, "top_logprobs": 2}
+        whole = await client.chat.completions.create(**asked)  # type: ignore[call-overload]
+        assert [choice.index for choice in whole.choices] == [0, 1]
+        stream = await client.chat.completions.create(**asked, stream=True)  # type: ignore[call-overload]
+        pieces = [chunk.choices[0] async for chunk in stream]
+        for choice in whole.choices:
+            streamed = [entry for piece in pieces if piece.index == choice.index and piece.logprobs
+                        for entry in piece.logprobs.content or []]  # fmt: skip
+            assert streamed == choice.logprobs.content
+            assert [len(entry.top_logprobs) for entry in streamed] == [2] * 8
+            assert bytes(byte for entry in streamed for byte in entry.bytes or []).decode(errors="replace")
+        completion = await client.completions.create(
+            model="fake", prompt=["a", "bc"], max_tokens=1, logprobs=1, echo=True, n=2, best_of=3
+        )
+        assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
+        for choice, length in zip(completion.choices, (1, 1, 2, 2), strict=True):
+            assert choice.logprobs is not None and choice.logprobs.tokens is not None
+            assert len(choice.logprobs.tokens) == length + 1
+        await server.settle()
+
+
 async def test_sync_client() -> None:
     def talk(url: str) -> tuple[str, str]:
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
