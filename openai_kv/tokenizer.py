@@ -133,6 +133,7 @@ class StreamDecoder:
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
+        self._skipped = frozenset(tokenizer.special_ids.values() if skip_special_tokens else ())
         self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
         self._held: list[int] = []
 
@@ -143,11 +144,13 @@ class StreamDecoder:
 
     @property
     def num_held(self) -> int:
-        """How many whole characters are held back with the incomplete one."""
-        return len(self._decode_held().rstrip(REPLACEMENT)) if self._held else 0
+        """How many whole characters are held back before the incomplete one, which has four bytes at most."""
+        return len(self._decode(self._held[:4]).rstrip(REPLACEMENT)) if self._held else 0
 
     def step(self, token_id: int) -> str:
         """Text that became complete with this token."""
+        if token_id in self._skipped:
+            return ""
         piece = self._step(token_id)
         if piece is None:
             self._held.append(token_id)
@@ -157,12 +160,12 @@ class StreamDecoder:
 
     def flush(self) -> str:
         """The tail of an incomplete sequence, as U+FFFD."""
-        tail = self._decode_held() if self._held else ""
+        tail = self._decode(self._held) if self._held else ""
         self._held.clear()
         return tail if REPLACEMENT in tail else ""
 
-    def _decode_held(self) -> str:
-        return self._tokenizer.decode(self._held, skip_special_tokens=self._skip)
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skip)
 
     def _step(self, token_id: int) -> str | None:
         try:

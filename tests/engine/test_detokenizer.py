@@ -84,6 +84,13 @@ def test_special_tokens_are_not_shown() -> None:
     assert ("".join(pieces), stop) == ("ab", None)
 
 
+def test_skipped_tokens_are_told_of_at_once_and_hold_nothing_back() -> None:
+    tokens = "é" + "<|im_start|>" * 3
+    assert starts(tokens) == [(), (0, 0), (1,), (1,), (1,)]
+    cut = [*TOKENIZER.encode("é<|im_start|>"), *TOKENIZER.encode("é")[:1], *TOKENIZER.encode("<|im_end|>")]
+    assert run(cut, make_request())[0] == ["", "é", "", "", "\ufffd"]
+
+
 def test_a_special_stop_string_is_kept_on_request() -> None:
     request = make_request(stop=("<|im_start|>",), include_stop_str_in_output=True)
     assert "".join(run(TOKENIZER.encode("a<|im_start|>b"), request)[0]) == "a<|im_start|>"
