@@ -13,8 +13,9 @@ from typing import TextIO
 
 from openai_kv import __version__, model_store
 from openai_kv.cache.manager import KVCacheManager
+from openai_kv.cache.pins import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
-from openai_kv.config import Settings
+from openai_kv.config import CacheSettings, Settings
 from openai_kv.engine.admission import QueueLimits
 from openai_kv.engine.async_engine import AsyncEngine, OnStarted
 from openai_kv.engine.detokenizer import Detokenizer
@@ -75,6 +76,7 @@ class EngineBuilder:
             num_hidden_slots=cache.num_hidden_slots,
             needs_attention=self.policy.needs_attention,
             max_model_len=self.settings.server.max_model_len or None,
+            max_pinned_fraction=cache.max_pinned_fraction,
             cache_dir=self.settings.home / "operators",
         )
 
@@ -85,6 +87,7 @@ class EngineBuilder:
             policy=self.policy,
             num_hidden_slots=self.settings.cache.num_hidden_slots,
             observer=self.exporters,
+            pin_limits=pin_limits(self.settings.cache),
         )
 
     def _limits(self, runner: ModelRunner) -> SchedulerLimits:
@@ -105,6 +108,10 @@ class EngineBuilder:
             policy=self.policy.name,
             versions=versions(),
         )
+
+
+def pin_limits(settings: CacheSettings) -> PinLimits:
+    return PinLimits(settings.soft_pin_fraction, settings.max_pinned_fraction, settings.max_pins)
 
 
 def versions() -> dict[str, str]:

@@ -1,13 +1,14 @@
-"""The command line: serve, pull, plugins, simulate. Nothing heavy is imported before a command needs it."""
+"""The command line: serve, pull, plugins, simulate, bench. Nothing heavy is imported before a command needs it."""
 
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from openai_kv import __version__
+from openai_kv.bench.arguments import add_arguments as add_bench_arguments
 from openai_kv.config import Settings, did_you_mean, load_settings
 from openai_kv.config_sources import Option, iter_options
 from openai_kv.errors import ConfigError, PluginError, StartupError
@@ -19,7 +20,7 @@ environment, the environment over the file. API keys come from the environment o
 GENERAL = ("config", "home")
 PLUGIN_OPTIONS = ("config", "server.metrics_exporters", "cache.eviction_policy", "cache.plugins_dir")
 SIMULATE_OPTIONS = ("config", "cache.plugins_dir")
-SIMULATE = "simulate."  # begins the names of what is no setting, but the command's own
+OWN = "own."  # begins the names of what is no setting, but the command's own
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,14 +46,14 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(explain_unknown(unknown[0]))
     values = vars(arguments)
     command: Callable[..., int] = values.pop("command")
-    own = {name.removeprefix(SIMULATE): values.pop(name) for name in [*values] if name.startswith(SIMULATE)}
+    own = {name.removeprefix(OWN): values.pop(name) for name in [*values] if name.startswith(OWN)}
     return command(load_settings(values), **({"own": own} if own else {}))
 
 
 def build_parser() -> Parser:
     parser = Parser(prog="openai-kv", description="An OpenAI-compatible server whose subject is the KV cache.")
     parser.add_argument("--version", action="version", version=f"openai-kv {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="{serve,pull,plugins,simulate}")
+    commands = parser.add_subparsers(required=True, metavar="{serve,pull,plugins,simulate,bench}")
     options = list(iter_options(Settings))
     general, some, few = (
         [option for option in options if option.name in names] for names in (GENERAL, PLUGIN_OPTIONS, SIMULATE_OPTIONS)
@@ -62,7 +63,9 @@ def build_parser() -> Parser:
     puller.add_argument("model.model", metavar="NAME", nargs="?", default=argparse.SUPPRESS, help="as for --model")
     add_command(commands, "plugins", plugins, "list what is installed and what is chosen", some)
     summary = "replay traces: what would a policy have hit?"
-    add_simulate_arguments(add_command(commands, "simulate", simulate, summary, few, " TRACE..."), SIMULATE)
+    add_simulate_arguments(add_command(commands, "simulate", simulate, summary, few, " TRACE..."), OWN)
+    summary = "ask a running server, any that speaks OpenAI's protocol: how fast is it?"
+    add_bench_arguments(add_command(commands, "bench", bench, summary, (), " [WORKLOAD...]"), OWN)
     return parser
 
 
@@ -71,7 +74,7 @@ def add_command(
     name: str,
     command: Callable[..., int],
     summary: str,
-    options: Iterable[Option],
+    options: Sequence[Option],
     arguments: str = "",
 ) -> Parser:
     parser = commands.add_parser(
@@ -79,7 +82,7 @@ def add_command(
         help=summary,
         usage=f"openai-kv {name} [options]{arguments}",
         description=summary,
-        epilog=EPILOG,
+        epilog=EPILOG if options else None,
         allow_abbrev=False,
         formatter_class=make_formatter,
     )
@@ -178,6 +181,12 @@ def simulate(settings: Settings, own: Mapping[str, Any]) -> int:
     from openai_kv.simulate.run_case import PolicySource
 
     return command.simulate(command.parse_options(own), PolicySource(settings.cache.plugins_dir, settings.plugins))
+
+
+def bench(settings: Settings, own: Mapping[str, Any]) -> int:  # noqa: ARG001
+    from openai_kv.bench import command
+
+    return command.bench(command.parse_options(own))
 
 
 if __name__ == "__main__":

@@ -57,6 +57,16 @@ def parse_memory(value: object) -> object:
     return size
 
 
+def parse_duration(value: object) -> object:
+    """Seconds of a text like `90s`, `30m` or `12h`; anything but text passes unchanged."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"([1-9][0-9]{0,8})([smh])", value)
+    if match is None:
+        raise ValueError("should be a duration like 90s, 30m or 12h")
+    return int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
 def split_names(value: object) -> object:
     """`"a,b"` or `["a,b", "c"]` as a tuple of names."""
     items = [value] if isinstance(value, str) else value
@@ -66,6 +76,7 @@ def split_names(value: object) -> object:
 
 
 Size = Annotated[int, BeforeValidator(parse_size)]
+Duration = Annotated[int, BeforeValidator(parse_duration)]
 Memory = Annotated[int | float | Literal["auto"], BeforeValidator(parse_memory)]
 Names = Annotated[tuple[str, ...], BeforeValidator(split_names)]
 Folder = Annotated[Path, AfterValidator(Path.expanduser)]
@@ -131,6 +142,16 @@ class CacheSettings(Section):
     eviction_policy: str = Field("lru", min_length=1, description="which cached blocks go first: a plugin's name")
     plugins_dir: str = Field("", description="folder whose *.py files are loaded as plugins; empty = off")
     num_hidden_slots: int = Field(1024, ge=0, description="prompts whose last hidden state is kept for exact repeats")
+    ttl_default: Duration = Field(
+        "30m", gt=0, validate_default=True, description="how long a pin or a breakpoint lasts that says nothing else"
+    )
+    ttl_max: Duration = Field("24h", gt=0, validate_default=True, description="longest ttl a client may ask for")
+    soft_pin_fraction: float = Field(0.5, ge=0, le=1, description="share of the blocks that breakpoints may protect")
+    max_pinned_fraction: float = Field(
+        0.25, ge=0, lt=1, description="share of the blocks that may be pinned; the longest request fits in the rest"
+    )
+    max_pins: int = Field(256, ge=0, description="most pins at a time")
+    expose_text: bool = Field(False, description="show the text of cached tokens in /cache/tree")
     record_trace: str = Field("", description="file to add a trace to, for simulate: hashes, never text; empty = off")
 
 

@@ -52,6 +52,12 @@ class ParameterError(RequestError):
     """A parameter is missing, of the wrong type, out of range or not known; `code` says which."""
 
 
+class PinLimitError(RequestError):
+    """More would be pinned than the settings allow."""
+
+    default_code = "pin_limit_exceeded"
+
+
 class ContextLengthError(RequestError):
     default_code = "context_length_exceeded"
 

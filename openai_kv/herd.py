@@ -40,11 +40,13 @@ class Herd:
         return False
 
     def defer(self, request: Request, num_cached_tokens: int) -> bool:
-        """Have it wait if a running request is going to compute at least one whole block that it lacks.
+        """Have it wait if a running request is going to compute and store at least one whole block that it lacks.
 
         A further choice for a prompt waits for all of it: its whole block table but the tail is then the first one's.
         """
         whole, wanted = len(request.token_ids), num_cached_tokens + self._block_size
+        if request.info.retention.bypasses:
+            return False
         if request.choice and num_cached_tokens < whole and self._follow(request, whole):
             return True
         return wanted < whole and self._follow(request, wanted)
@@ -53,11 +55,16 @@ class Herd:
         """Wait for whoever has yet to compute the first `wanted` tokens, if there is one."""
         prefix = request.token_ids[:wanted]
         for other in self._running:
-            leads = other.num_computed_tokens < wanted and other.info.namespace == request.info.namespace
-            if leads and other.token_ids[:wanted] == prefix:
+            if _leads(other, request, wanted) and other.token_ids[:wanted] == prefix:
                 self._leaders[request.request_id] = _Leader(other, wanted)
                 return True
         return False
 
     def forget(self, request: Request) -> None:
         self._leaders.pop(request.request_id, None)
+
+
+def _leads(leader: Request, request: Request, wanted: int) -> bool:
+    """Whether tokens up to `wanted` are still to be computed by `leader`, for `request` to find."""
+    stores = leader.info.retention.num_stored(wanted) == wanted
+    return stores and leader.num_computed_tokens < wanted and leader.info.namespace == request.info.namespace

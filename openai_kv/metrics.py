@@ -9,9 +9,10 @@ from openai_kv.request import RequestInfo
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """The cache between two steps. Blocks: free + cached + referenced == total.
+    """The cache between two steps. Blocks: free + cached + referenced == total; the pinned ones are among them.
 
     `hits` (requests) and `hit_tokens` have an entry for each of exact, radix and partial.
+    `pins` counts hard pins.
     """
 
     total: int
@@ -29,6 +30,9 @@ class CacheStats:
     prompt_tokens: int
     evictions_by_policy: Mapping[str, int]
     duplicate_blocks: int
+    soft_pinned: int = 0
+    pinned: int = 0
+    pins: int = 0
 
     @property
     def used(self) -> int:
@@ -41,6 +45,20 @@ class CacheStats:
     @property
     def eviction_count(self) -> int:
         return sum(self.evictions_by_policy.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PinRecord:
+    """A hard pin. Times are Unix seconds. `num_cached_tokens` were there when it was ordered; `hits`: of the whole."""
+
+    pin_id: str
+    label: str | None
+    num_tokens: int
+    num_blocks: int
+    num_cached_tokens: int
+    created: int
+    expires_at: int
+    hits: int
 
 
 @dataclass(frozen=True, slots=True)

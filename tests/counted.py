@@ -1,9 +1,16 @@
-"""Counts the comparisons that candidate queues make."""
+"""Counts what decisions cost: comparisons that candidate queues make, and lines of the package that run."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
+import openai_kv
 from openai_kv.cache.candidate_queue import CandidateQueue, Priority
 from openai_kv.cache.policy import BlockInfo
 
@@ -40,3 +47,28 @@ def count_comparisons(monkeypatch: pytest.MonkeyPatch) -> Comparisons:
 
     monkeypatch.setattr(CandidateQueue, "add", add_counted)
     return counted
+
+
+@dataclass
+class Steps:
+    number: int = 0
+
+
+@contextmanager
+def count_steps() -> Iterator[Steps]:
+    """Lines that run meanwhile, in the package and in the comparisons above; a loop counts each of its rounds."""
+    steps, before = Steps(), sys.gettrace()
+    places = (str(Path(openai_kv.__file__).parent), __file__)
+
+    def enter(frame: FrameType, event: str, argument: Any) -> Any:
+        return run if frame.f_code.co_filename.startswith(places) else None
+
+    def run(frame: FrameType, event: str, argument: Any) -> Any:
+        steps.number += event == "line"
+        return run
+
+    sys.settrace(enter)
+    try:
+        yield steps
+    finally:
+        sys.settrace(before)

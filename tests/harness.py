@@ -1,10 +1,12 @@
 """Real scheduler, cache and engine over the fake model runner."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
 from openai_kv.cache.manager import KVCacheManager
+from openai_kv.cache.pins import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.default_plugins.lru import LRUPolicy
 from openai_kv.engine.detokenizer import Detokenizer
@@ -43,6 +45,8 @@ def build_engine(
     exporters: ExporterGroup | None = None,
     on_started: Callable[[Request], None] | None = None,
     recorder: TraceRecorder | None = None,
+    pin_limits: PinLimits | None = None,
+    cache_clock: Callable[[], float] = time.monotonic,
 ) -> Engine:
     """The object graph as the server builds it, around any runner."""
     group = exporters or ExporterGroup()
@@ -52,6 +56,8 @@ def build_engine(
         policy=policy or LRUPolicy(),
         num_hidden_slots=shape.num_hidden_slots,
         observer=group,
+        pin_limits=pin_limits,
+        clock=cache_clock,
     )
     limits = SchedulerLimits(
         shape.max_num_seqs, shape.max_num_batched_tokens, shape.max_model_len, runner.info.eos_token_ids

@@ -30,6 +30,7 @@ ARROWS: dict[str, set[str]] = {
     "config": {"config_sources"},
     "plugins": {"cache", "hookspecs", "default_plugins", *SETTINGS},
     "simulate": {"cache", "plugins", "default_plugins", *SETTINGS},
+    "bench": {"simulate", *SETTINGS},
     "model_store": {"model_runner", *SETTINGS},
 }
 EVERYTHING = {"build", "cli"}
@@ -38,7 +39,7 @@ ONLY_IN = {
     "starlette": {"server"},
     "sse_starlette": {"server"},
     "uvicorn": {"server"},
-    "asyncio": {"server", "engine"},
+    "asyncio": {"server", "engine", "bench"},
     "threading": {"engine"},
     "multiprocessing": {"engine", "simulate"},
     "pluggy": {"hookspecs", "plugins"},

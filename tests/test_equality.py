@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.loader import CausalLM, load_model
 from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
-from openai_kv.request import Request
+from openai_kv.request import Breakpoint, PinOrder, Request, Retention
 from openai_kv.tokenizer import Tokenizer
 from tests.harness import Run, Shape, build_engine, make_request
 from tests.tiny_models import save_tiny_model
@@ -169,6 +169,22 @@ def test_evicted_and_preempted(subject: Subject, backend: str) -> None:
     assert stats.preemptions > 0
     assert stats.cache.eviction_count > 0
     subject.check(run, *requests, again)
+
+
+def test_explicit_and_pinned(subject: Subject) -> None:
+    """What is stored ends inside a block; a flood evicts all else, and what hits the pin copies its last block."""
+    run = subject.run(replace(ROOMY, num_blocks=24, block_size=7, max_model_len=126), "sdpa")
+    prompt = subject.prompt(11, 45)
+    explicit, pinned = greedy(prompt, 12), greedy(prompt[:30], 0)
+    explicit.info = replace(explicit.info, retention=Retention(True, (Breakpoint(24, 60.0),)))
+    pinned.info = replace(pinned.info, retention=Retention(pin=PinOrder("pin", 60.0)))
+    for request in (explicit, pinned, *(greedy(subject.prompt(80 + n, 100), 1) for n in range(2))):
+        run.generate(request)
+    assert (run.last(explicit).cache_write_tokens, run.last(pinned).cached_tokens) == (24, 24)
+    again, aside = greedy(prompt, 12), greedy([*prompt[:28], *subject.prompt(12, 5)], 12)
+    run.generate(again, aside)
+    assert (run.last(again).cached_tokens, run.last(aside).cached_tokens) == (30, 28)
+    subject.check(run, explicit, again, aside)
 
 
 def count_rows(subject: Subject) -> list[int]:

@@ -93,6 +93,22 @@ def test_an_interrupted_conversion_leaves_nothing_and_goes_on_without_the_networ
     assert place.files() == ["models/tiny/config.json"]
 
 
+def test_a_broken_file_leaves_nothing(place: Place, tmp_path: Path) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        target.mkdir()
+        raise ModelLoadError(f"can't convert {source.name}")
+
+    (tmp_path / "broken.gguf").touch()
+    with pytest.raises(ModelLoadError, match=r"can't convert broken\.gguf"):
+        place.store(refuse).resolve(str(tmp_path / "broken.gguf"))
+    assert [path for path in (place.home / "models").iterdir() if path.suffix != ".lock"] == []
+
+
+def test_what_can_be_no_name_is_not_looked_for_on_the_hub(place: Place) -> None:
+    with pytest.raises(ModelLoadError, match=r"'a/b/c' is no folder, no file and no name of the Hub's"):
+        place.store(Converter()).resolve("a/b/c")
+
+
 def test_several_at_once_fetch_and_convert_once(place: Place) -> None:
     convert, start = Converter(), threading.Barrier(3)
 

@@ -89,7 +89,7 @@ def test_a_constructor_that_fails_is_a_broken_plugin(folder: Path) -> None:
 
 def test_a_missing_plugin_is_named_with_what_exists() -> None:
     registry = load_plugins()
-    with pytest.raises(PluginError, match=r"no plugin 'lruu'.*did you mean lru.*arc, fifo, .*h2o, .*lru, .*sink_lru"):
+    with pytest.raises(PluginError, match=r"no plugin 'lruu'.*did you mean lru.*arc, .*fifo, .*h2o, .*lru, .*sink_lru"):
         registry.create_policy("lruu", {})
     with pytest.raises(PluginError, match=r"no plugin 'lru' among the metrics exporters.*prometheus"):
         registry.create_exporters(["lru"], {})

@@ -1,5 +1,7 @@
 import pytest
-from transformers import BertTokenizer
+from tokenizers import Tokenizer as BackendTokenizer
+from tokenizers import decoders, models, pre_tokenizers, processors
+from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 from openai_kv import tokenizer as tokenizer_module
 from openai_kv.errors import ModelLoadError, TemplateError
@@ -80,3 +82,19 @@ def test_a_template_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_template_that_asks_for_too_much_memory_is_refused() -> None:
     with pytest.raises(TemplateError, match="refuses"):
         tiny_tokenizer("{{ 'x' * 10 ** 15 }}").render_chat(MESSAGES)
+
+
+@pytest.mark.parametrize("trim_offsets", [False, True])
+def test_tokens_wholly_before_an_end(trim_offsets: bool) -> None:
+    """Some tokenizers leave the white space of a token out of its span."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: index for index, token in enumerate([*alphabet, ".Ċ", ".ĊĊ", "ĠĠ", "Ġa"])}
+    backend = BackendTokenizer(models.BPE(vocab=vocab, merges=[(".", "Ċ"), (".Ċ", "Ċ"), ("Ġ", "Ġ"), ("Ġ", "a")]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.ByteLevel(trim_offsets=trim_offsets)
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
+    text = "x.\n\n    é a"
+    ids, counts = tokenizer.encode_to(text, range(len(text) + 1))
+    assert tokenizer.token_strs(ids) == ["x", ".ĊĊ", "ĠĠ", "ĠĠ", "Ã", "©", "Ġa"]
+    assert counts == [0, 1, 1, 1, 2, 2, 3, 3, 4, 6, 6, 7]

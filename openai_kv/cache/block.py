@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from openai_kv.cache.node import Node
+    from openai_kv.cache.pins import Pin
 
 TokenIds = tuple[int, ...]
 
@@ -24,8 +25,9 @@ def chain_key(before: int, tokens: TokenIds) -> int:
 class Block:
     """One physical block. `token_ids`, `depth` and what follows describe its cached content and go with `clear()`.
 
-    `ref_count` counts running requests, `pin_count` pins. `node` is the radix tree node it is in, None: not cached.
-    `attention` gathers attention mass until the block is cached and a policy may hear of it.
+    `ref_count` counts running requests, `pin_count` hard pins and `soft_count` soft pins that keep it; `pins` are those
+    that end in it. `node` is the radix tree node it is in, None: not cached. `in_memory`: its writer wanted it in no
+    slower tier. `attention` gathers attention mass until the block is cached and a policy may hear of it.
     """
 
     __slots__ = (
@@ -36,15 +38,19 @@ class Block:
         "depth",
         "gap",
         "hit_count",
+        "in_memory",
         "info",
         "key",
         "kind",
         "last_accessed",
         "last_accessed_time",
         "node",
+        "parent",
         "pin_count",
+        "pins",
         "ref_count",
         "session_id",
+        "soft_count",
         "token_ids",
         "turn",
     )
@@ -52,7 +58,8 @@ class Block:
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
         self.ref_count = 0
-        self.pin_count = 0
+        self.pin_count = self.soft_count = 0
+        self.pins: tuple[Pin, ...] = ()
         self.clear()
 
     def clear(self) -> None:
@@ -61,6 +68,7 @@ class Block:
         self.node: Node | None = None
         self.token_ids: TokenIds = ()
         self.key = 0
+        self.parent: BlockView | None = None
         self.depth = 0
         self.hit_count = 0
         self.attention = 0.0
@@ -69,6 +77,7 @@ class Block:
         self.kind = ""
         self.turn = 1
         self.session_id: str | None = None
+        self.in_memory = False
 
     def acquire(self) -> None:
         self.ref_count += 1
@@ -101,6 +110,10 @@ class BlockView:
     @property
     def key(self) -> int:
         return self._block.key
+
+    @property
+    def parent(self) -> BlockView | None:
+        return self._block.parent
 
     @property
     def num_tokens(self) -> int:

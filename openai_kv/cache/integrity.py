@@ -8,6 +8,7 @@ from openai_kv.cache.block import Block
 from openai_kv.cache.eviction import Evictor
 from openai_kv.cache.exact_index import ExactIndex
 from openai_kv.cache.node import Node
+from openai_kv.cache.pins import Pin, Pins
 from openai_kv.cache.pool import BlockPool
 from openai_kv.cache.radix_tree import RadixTree
 from openai_kv.cache.store import BlockStore
@@ -19,8 +20,9 @@ def check_integrity(store: BlockStore, allocations: Collection[Allocation]) -> N
     indexed = _check_tree(store.tree)
     _check_blocks(store.pool, indexed)
     _check_references(store.pool, store.tree, allocations)
-    _check_candidates(store.tree, store.evictor, indexed)
+    _check_candidates(store.tree, store.evictor, store.pins, indexed)
     _check_exact(store.tree, store.exact)
+    _check_pins(store.pool, store.tree, store.pins)
 
 
 def _require(condition: bool, problem: str) -> None:
@@ -56,6 +58,7 @@ def _check_node(tree: RadixTree, node: Node) -> None:
         last_of_leaf = not node.children and index == len(node.blocks) - 1
         _require(full or (last_of_leaf and 0 < size < tree.block_size), f"{block} has children and is not full")
         _require(block.node is node and block.depth == depth + index, f"{block} does not know its place")
+        _require((block.parent is None) == (block.depth == 0), f"{block} does not know its parent")
     _require(sorted(node.children) == node.sorted_keys, f"the children of {where} are out of order")
     _require(all(key == child.key for key, child in node.children.items()), f"a child of {where} has a wrong key")
 
@@ -96,10 +99,13 @@ def _check_allocation(tree: RadixTree, allocation: Allocation) -> None:
         _require(cached == tree.chain(cached[-1]), f"the blocks of {who} are not the tree's")
 
 
-def _check_candidates(tree: RadixTree, evictor: Evictor, indexed: set[Block]) -> None:
+def _check_candidates(tree: RadixTree, evictor: Evictor, pins: Pins, indexed: set[Block]) -> None:
     evictable = {block for block in indexed if block.ref_count == block.pin_count == 0 and tree.is_leaf(block)}
-    _require(set(evictor.candidates.values()) == evictable, "the candidates are not the evictable leaves")
-    _require(all(info is block.info for info, block in evictor.candidates.items()), "a candidate has a stale view")
+    protected = {block for block in evictable if block.soft_count}
+    _require(set(evictor.candidates.values()) == evictable - protected, "the candidates are not the evictable leaves")
+    _require(set(pins.held_back.values()) == protected, "those held back are not the soft-pinned candidates")
+    known = (*evictor.candidates.items(), *pins.held_back.items())
+    _require(all(info is block.info for info, block in known), "a candidate has a stale view")
 
 
 def _check_exact(tree: RadixTree, exact: ExactIndex) -> None:
@@ -113,3 +119,24 @@ def _check_exact(tree: RadixTree, exact: ExactIndex) -> None:
         _require(len(chain) == -(-len(key.prompt) // tree.block_size), "an exact entry hangs on the wrong block")
         _require(node.namespace == key.namespace, "an exact entry is in a foreign namespace")
     exact.check_slots()
+
+
+def _check_pins(pool: BlockPool, tree: RadixTree, pins: Pins) -> None:
+    """What the pins keep is what the blocks and the pool have counted."""
+    _require(sorted(map(id, pins.hard)) == sorted(map(id, pins.by_id.values())), "a hard pin is not found by its id")
+    for pin in (*pins.hard, *pins.soft):
+        _check_pin(tree, pin)
+    _require(sum(len(block.pins) for block in pool.blocks) == len(pins.hard) + len(pins.soft), "a pin is lost")
+    hard = Counter(block for pin in pins.hard for block in tree.chain(pin.block))
+    soft = Counter(block for pin in pins.soft for block in tree.chain(pin.block))
+    for block in pool.blocks:
+        counted = (block.pin_count, block.soft_count)
+        _require(counted == (hard[block], soft[block]), f"{block} has counted {counted} hard and soft pins")
+    _require((pool.num_pinned, pool.num_soft_pinned) == (len(hard), len(soft)), "pinned blocks are miscounted")
+
+
+def _check_pin(tree: RadixTree, pin: Pin) -> None:
+    block = pin.block
+    _require(pin in block.pins and block.node is not None, f"{block} knows nothing of a pin that ends in it")
+    start = block.depth * tree.block_size
+    _require(start < pin.num_tokens <= start + len(block.token_ids), f"{block} does not hold the end of a pin")

@@ -9,11 +9,16 @@ from openai_kv.cache.eviction import CacheObserver, NullObserver
 from openai_kv.cache.exact_index import ExactEntry
 from openai_kv.cache.hit import CacheHit, HitKind, ResetResult
 from openai_kv.cache.integrity import check_integrity
+from openai_kv.cache.pins import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
+from openai_kv.cache.prefix_pins import PrefixPins
+from openai_kv.cache.snapshot import Snapshot
 from openai_kv.cache.store import BlockStore
 from openai_kv.metrics import CacheStats
 from openai_kv.outputs import BlockCopy
 from openai_kv.request import RequestInfo
+
+NOTHING = CacheHit(HitKind.MISS, 0, (), None, 0, None)
 
 
 class KVCacheManager:
@@ -32,6 +37,7 @@ class KVCacheManager:
         num_hidden_slots: int,
         clock: Callable[[], float] = time.monotonic,
         observer: CacheObserver | None = None,
+        pin_limits: PinLimits | None = None,
     ) -> None:
         self.block_size = block_size
         self.store = BlockStore(
@@ -41,7 +47,11 @@ class KVCacheManager:
             num_hidden_slots=num_hidden_slots,
             clock=clock,
             observer=observer or NullObserver(),
+            pin_limits=pin_limits,
         )
+        self.pins = PrefixPins(self.store)
+        self.epoch = time.time() - clock()  # what the clock's zero is in Unix time
+        self.snapshot = Snapshot(self.store, clock, self.epoch)
         self._allocations: dict[str, Allocation] = {}
         self._written: dict[str, WriteCount] = {}
         self._num_empty_slots = 0  # in referenced blocks: the ends of the block tables
@@ -50,6 +60,8 @@ class KVCacheManager:
 
     def lookup(self, token_ids: Sequence[int], info: RequestInfo) -> CacheHit:
         """The longest cached prefix of `token_ids`, all of them only if exact. Changes nothing, takes no reference."""
+        if info.retention.bypasses:
+            return NOTHING
         tokens = tuple(token_ids)
         entry = self.store.exact.get(info.namespace, tokens)
         if entry is not None:
@@ -90,12 +102,13 @@ class KVCacheManager:
 
     def _count_lookup(self, info: RequestInfo, hit: CacheHit) -> None:
         self.store.counters.count_lookup(info, hit)
-        if hit.num_tokens < info.num_prompt_tokens - 1:
+        if hit.num_tokens < info.num_prompt_tokens - 1 and not info.retention.bypasses:
             self.store.evictor.on_miss(info, hit.num_tokens)
 
     def _take(self, info: RequestInfo, hit: CacheHit) -> None:
         self.store.share(hit.blocks)
         self.store.access(info, hit.matched)
+        self.store.pins.touch(hit.matched, hit.num_tokens)
         if hit.hidden_slot is not None:
             self.store.exact.touch(hit.hidden_slot)
 
@@ -138,15 +151,17 @@ class KVCacheManager:
         """Make the blocks of `token_ids` (all tokens whose K and V are computed) findable; `with_tail`: the last too.
 
         The request's full blocks are the tree's own afterwards: where the tree had the same block, ours is freed.
+        Nothing behind its last breakpoint is stored for a request in explicit mode.
         """
         allocation = self._allocations[request_id]
         if allocation.detached:
             return
         size = self.block_size
-        for index in range(allocation.num_cached, len(token_ids) // size):
+        end = allocation.info.retention.num_stored(len(token_ids))
+        for index in range(allocation.num_cached, end // size):
             self._cache(allocation, index, tuple(token_ids[index * size : (index + 1) * size]))
             allocation.num_cached += 1
-        tail = tuple(token_ids[allocation.num_cached * size :]) if with_tail else ()
+        tail = tuple(token_ids[allocation.num_cached * size : end]) if with_tail else ()
         if tail:
             self._cache(allocation, allocation.num_cached, tail)
 
@@ -169,7 +184,12 @@ class KVCacheManager:
     # Exact prompts
 
     def reserve_hidden_slot(self, prompt: Sequence[int], info: RequestInfo) -> int | None:
-        """A slot for the last hidden state of `prompt`, to be stored or released; None: prompt known, or no slot."""
+        """A slot for the last hidden state of `prompt`, to be stored or released.
+
+        None: the prompt is known or not to be stored, or there is no slot.
+        """
+        if info.retention.num_stored(len(prompt)) < len(prompt):
+            return None
         return self.store.exact.reserve(info.namespace, tuple(prompt))
 
     def store_exact(self, request_id: str, prompt: Sequence[int], slot: int) -> None:
@@ -195,8 +215,6 @@ class KVCacheManager:
     def release_hidden_slot(self, slot: int) -> None:
         """Give a reserved slot back that will not be stored."""
         self.store.exact.release(slot)
-
-    # The end of a request
 
     def cache_write_tokens(self, request_id: str) -> int:
         """Prompt tokens this request computed and newly stored; kept over preemptions, 0 after `finish`."""
@@ -229,9 +247,17 @@ class KVCacheManager:
 
     # The whole
 
-    def reset(self) -> ResetResult:
-        """Forget all content but what is pinned. Running requests go on; what they hold is found by nobody any more."""
-        freed = self.store.drop_all()
+    def expire(self) -> None:
+        """End what time has ended; costs nothing if that is nothing. Not between a look-up and taking it."""
+        self.store.expire()
+
+    def reset(self, *, include_pinned: bool = False) -> ResetResult:
+        """Forget all content but what hard pins keep, or that too, and all soft pins.
+
+        Running requests go on; what they hold is found by nobody any more, unless it is pinned.
+        """
+        self.expire()
+        freed = self.store.drop_all(include_pinned=include_pinned)
         for allocation in self._allocations.values():
             allocation.detached = True
         return ResetResult(freed, self.store.pool.num_blocks - self.store.pool.num_free)
@@ -255,6 +281,9 @@ class KVCacheManager:
             prompt_tokens=counters.prompt_tokens,
             evictions_by_policy=dict(counters.evictions),
             duplicate_blocks=counters.duplicates,
+            soft_pinned=pool.num_soft_pinned,
+            pinned=pool.num_pinned,
+            pins=len(store.pins.by_id),
         )
 
     def check_integrity(self) -> None:

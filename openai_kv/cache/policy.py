@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Optional, Protocol
 
 from openai_kv.cache.candidate_queue import CandidateQueue, Priority
 from openai_kv.request import RequestInfo
@@ -28,6 +28,10 @@ class BlockInfo(Protocol):
         The same content has the same key when it comes back. The partial last block of a chain changes its key as it
         grows. Two contents may share a key, so never take one for a proof.
         """
+
+    @property
+    def parent(self) -> Optional["BlockInfo"]:
+        """The block that it continues, which stays cached for as long as it; None at depth 0."""
 
     @property
     def num_tokens(self) -> int:

@@ -13,6 +13,7 @@ class BlockPool:
         self.blocks = tuple(Block(block_id) for block_id in range(num_blocks))
         self._free = list(reversed(self.blocks))
         self.num_referenced = 0
+        self.num_pinned = self.num_soft_pinned = 0
         self.num_pinned_idle = 0  # pinned and not referenced
 
     @property
@@ -64,17 +65,28 @@ class BlockPool:
         return block.ref_count == 0
 
     def pin(self, block: Block) -> None:
+        self.num_pinned += block.pin_count == 0
         self.num_pinned_idle += block.pin_count == 0 and block.ref_count == 0
         block.pin_count += 1
 
     def unpin(self, block: Block) -> None:
         assert block.pin_count > 0, f"block {block.block_id} unpinned once too often"
         block.pin_count -= 1
+        self.num_pinned -= block.pin_count == 0
         self.num_pinned_idle -= block.pin_count == 0 and block.ref_count == 0
+
+    def pin_softly(self, block: Block) -> None:
+        self.num_soft_pinned += block.soft_count == 0
+        block.soft_count += 1
+
+    def unpin_softly(self, block: Block) -> None:
+        assert block.soft_count > 0, f"block {block.block_id} unpinned once too often"
+        block.soft_count -= 1
+        self.num_soft_pinned -= block.soft_count == 0
 
     def free(self, block: Block) -> None:
         """Put an unreferenced block, already out of every index, back on the free list."""
-        assert block.ref_count == block.pin_count == 0, f"{block} is in use"
+        assert block.ref_count == block.pin_count == block.soft_count == 0, f"{block} is in use"
         assert block.node is None, f"{block} is cached"
         block.clear()
         self._free.append(block)

@@ -76,6 +76,7 @@ class RadixTree:
             return block
         block.token_ids = tokens
         block.depth = 0 if after is None else after.depth + 1
+        block.parent = None if after is None else after.info
         self._attach(namespace, after, block)
         return block
 

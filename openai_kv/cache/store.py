@@ -6,11 +6,15 @@ from openai_kv.cache.block import Block, TokenIds, chain_key, root_key
 from openai_kv.cache.counters import CacheCounters
 from openai_kv.cache.eviction import CacheObserver, Evictor
 from openai_kv.cache.exact_index import ExactIndex
+from openai_kv.cache.last_use import LastUse
+from openai_kv.cache.pins import PinLimits, Pins
 from openai_kv.cache.policy import CacheInfo, EvictionPolicy
 from openai_kv.cache.pool import BlockPool
 from openai_kv.cache.radix_tree import RadixTree
 from openai_kv.metrics import EvictionStats
 from openai_kv.request import RequestInfo
+
+SECONDS_UNUSED = 24 * 3600.0  # OpenAI's prompt_cache_retention = "24h"
 
 
 class BlockStore:
@@ -25,12 +29,15 @@ class BlockStore:
         num_hidden_slots: int,
         clock: Callable[[], float],
         observer: CacheObserver,
+        pin_limits: PinLimits | None = None,
     ) -> None:
         self.pool = BlockPool(num_blocks)
         self.tree = RadixTree(block_size)
         self.exact = ExactIndex(num_hidden_slots)
         self.evictor = Evictor(policy, observer)
+        self.pins = Pins(self.pool, self.tree, self._settle, clock, pin_limits or PinLimits())
         self.counters = CacheCounters()
+        self._last_use = LastUse(num_blocks)
         self._clock = clock
         self._observer = observer
         self._tick = 0
@@ -46,7 +53,10 @@ class BlockStore:
     def take(self, count: int) -> list[Block]:
         """`count` blocks, at most `room`, with one reference each; evicts exactly what is short of free ones."""
         while self.pool.num_free < count:
-            self._evict()
+            if self.evictor.candidates:
+                self._evict()
+            else:
+                self.pins.give_up()
         blocks = self.pool.allocate(count)
         assert blocks is not None
         return blocks
@@ -96,21 +106,24 @@ class BlockStore:
         block.key = chain_key(root_key(info.namespace) if after is None else after.key, tokens)
         if new:
             self._describe(block, info)
-        for shorter in self.tree.superseded(block):
-            if not shorter.pin_count:  # nobody would ever hit it again
-                self._merge(shorter, block)
+        for shorter in self.tree.superseded(block):  # nobody would ever hit it again
+            self._merge(shorter, block)
         return block
 
     def _merge(self, block: Block, held: Block) -> None:
-        """All that `block` holds is in `held`: if it is indexed it leaves, and its exact entries move."""
+        """All that `block` holds is in `held`: if it is indexed it leaves, and its exact entries and pins move."""
         if block.node is not None:
             self.exact.move(block, held)
+            self.pins.move(block, held)
             self._drop(block)
 
     def _describe(self, block: Block, info: RequestInfo) -> None:
         now = self._clock()
         block.created, block.created_time = self._tick, now
+        block.in_memory = info.retention.in_memory
         self._use(block, info, now)
+        if not block.in_memory:
+            self._last_use.add(block, now)
         self.evictor.on_insert(block)
         if block.attention:
             self.evictor.record_attention(block, block.attention)
@@ -121,24 +134,6 @@ class BlockStore:
 
     def _stamp(self, block: Block, now: float) -> None:
         block.last_accessed, block.last_accessed_time = self._tick, now
-
-    # Pins: the primitive under whoever keeps a prefix
-
-    def pin(self, block: Block) -> None:
-        """Keep a cached block and all before it, by a count of its own beside the references.
-
-        Not for the partial block of a running request, which may yet give way to another.
-        """
-        assert block.ref_count == 0 or len(block.token_ids) == self.tree.block_size, f"{block} is still written"
-        for each in self.tree.chain(block):
-            self.pool.pin(each)
-            self._settle(each)
-
-    def unpin(self, block: Block) -> None:
-        """Undo one `pin` of the same block."""
-        for each in reversed(self.tree.chain(block)):
-            self.pool.unpin(each)
-            self._settle(each)
 
     # Eviction
 
@@ -160,11 +155,28 @@ class BlockStore:
         self._drop(block)
         self._settle(parent)
 
+    def expire(self) -> None:
+        """End the pins that are over, and drop what was unused for a day, unless its writer kept it `in_memory`."""
+        self.pins.expire()
+        now = self._clock()
+        for block in self._last_use.before(now - SECONDS_UNUSED):
+            if block.info in self.evictor.candidates:
+                parent = self.tree.parent(block)
+                self._drop(block)
+                self._settle(parent)
+            else:
+                self._last_use.add(block, now)
+
     def _settle(self, block: Block | None) -> None:
         """`block` changed: is it a candidate now? What the policy does not admit goes instead, leaf by leaf."""
         while block is not None:
             known = block.info in self.evictor.candidates
             evictable = block.ref_count == block.pin_count == 0 and self.tree.is_leaf(block)
+            if evictable and block.soft_count:
+                self.pins.hold_back(block)
+                evictable = False
+            else:
+                self.pins.release(block)
             if known and not evictable:
                 self.evictor.remove(block)
             if known or not evictable:
@@ -178,16 +190,19 @@ class BlockStore:
 
     def _drop(self, block: Block) -> None:
         """The block leaves every index; then it is free, or its request's own."""
+        assert not block.pins, f"{block} is pinned"
         self.exact.drop(block)
+        self.pins.release(block)
         self.evictor.forget(block)
         self.tree.remove(block)
         block.clear()
         if block.ref_count == 0:
             self.pool.free(block)
 
-    def drop_all(self) -> int:
-        """Forget all content but what is pinned; returns how many blocks that freed."""
+    def drop_all(self, *, include_pinned: bool = False) -> int:
+        """Forget all content but what hard pins keep, or that too; returns how many blocks that freed."""
         free = self.pool.num_free
+        self.pins.clear(hard=include_pinned)
         cached = [block for block in self.pool.blocks if block.node is not None and not block.pin_count]
         for block in sorted(cached, key=lambda block: block.depth, reverse=True):
             self._drop(block)

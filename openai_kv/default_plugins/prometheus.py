@@ -135,7 +135,7 @@ def collect_cache(cache: CacheStats) -> Iterator[Metric]:
     yield counter("openai_kv_tokens_saved", cache.hit_tokens, "kind")
     yield counter("openai_kv_evictions", cache.evictions_by_policy, "policy tier")
     states = {"free": cache.free, "cached": cache.cached, "referenced": cache.referenced}
-    yield gauge("openai_kv_blocks", {**states, "soft_pinned": 0, "pinned": 0}, "state tier")
+    yield gauge("openai_kv_blocks", {**states, "soft_pinned": cache.soft_pinned, "pinned": cache.pinned}, "state tier")
 
 
 def collect_prompt(cache: CacheStats) -> Iterator[Metric]:

@@ -15,8 +15,9 @@ from openai_kv.engine.engine import Engine, EngineStats
 from openai_kv.engine.engine_thread import EngineThread
 from openai_kv.engine.output_stream import OutputStream
 from openai_kv.errors import InternalError, OverloadedError, UnavailableError
+from openai_kv.metrics import PinRecord
 from openai_kv.outputs import ModelInfo, RequestOutput
-from openai_kv.request import FinishReason, Request, RequestInfo, SamplingParams
+from openai_kv.request import FinishReason, PinOrder, Request, RequestInfo, SamplingParams
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -127,8 +128,23 @@ class AsyncEngine:
     async def stats(self) -> EngineStats:
         return await self.call(lambda engine: engine.stats())
 
-    async def reset_cache(self) -> ResetResult:
-        return await self.call(lambda engine: engine.reset_cache())
+    async def reset_cache(self, *, include_pinned: bool = False) -> ResetResult:
+        return await self.call(lambda engine: engine.reset_cache(include_pinned=include_pinned))
+
+    async def pin(self, order: PinOrder, namespace: str, prompt: Sequence[int]) -> PinRecord | None:
+        """The pin of this order, None if `prompt` is to be computed first. Raises PinLimitError."""
+        return await self.call(lambda engine: engine.pin(order, namespace, prompt))
+
+    async def unpin(self, pin_id: str) -> bool:
+        """False: there is no such pin."""
+        return await self.call(lambda engine: engine.unpin(pin_id))
+
+    def let_go(self, pin_id: str) -> None:
+        """End a pin, if it was set, before the next step; nobody waits for it."""
+        self._thread.submit(lambda engine: engine.unpin(pin_id))
+
+    async def pins(self) -> list[PinRecord]:
+        return await self.call(lambda engine: engine.pins())
 
     async def check_integrity(self) -> None:
         await self.call(lambda engine: engine.check_integrity())

@@ -1,13 +1,16 @@
 """The synchronous engine: four statements a step. After nano-vllm's `LLMEngine.step`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openai_kv.cache.hit import ResetResult
+from openai_kv.cache.pins import Pin
+from openai_kv.cache.snapshot import Snapshot
 from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.engine.reporter import Reporter
-from openai_kv.metrics import CacheStats
+from openai_kv.metrics import CacheStats, PinRecord
 from openai_kv.outputs import ModelRunner, RequestOutput
-from openai_kv.request import FinishReason, Request
+from openai_kv.request import FinishReason, PinOrder, Request
 from openai_kv.scheduler import Scheduler
 
 
@@ -70,13 +73,49 @@ class Engine:
 
     def stats(self) -> EngineStats:
         scheduler = self.scheduler
+        scheduler.manager.expire()
         return EngineStats(
             scheduler.manager.stats(), len(scheduler.running), len(scheduler.waiting), scheduler.num_preemptions
         )
 
-    def reset_cache(self) -> ResetResult:
+    def reset_cache(self, *, include_pinned: bool = False) -> ResetResult:
         self.scheduler.report_soon()
-        return self.scheduler.manager.reset()
+        return self.scheduler.manager.reset(include_pinned=include_pinned)
+
+    def pin(self, order: PinOrder, namespace: str, prompt: Sequence[int]) -> PinRecord | None:
+        """The pin of this order, None if `prompt` is to be computed first. Raises PinLimitError."""
+        self.scheduler.manager.expire()
+        pin = self.scheduler.manager.pins.pin(order, namespace, prompt)
+        if pin is None:
+            return None
+        self.scheduler.report_soon()
+        return self._record(pin)
+
+    def unpin(self, pin_id: str) -> bool:
+        """False: there is no such pin."""
+        self.scheduler.report_soon()
+        return self.scheduler.manager.pins.unpin(pin_id)
+
+    def pins(self) -> list[PinRecord]:
+        return [self._record(pin) for pin in self.scheduler.manager.pins.list()]
+
+    def snapshot(self) -> Snapshot:
+        """To be read at once, in the engine's thread."""
+        self.scheduler.manager.expire()
+        return self.scheduler.manager.snapshot
+
+    def _record(self, pin: Pin) -> PinRecord:
+        epoch = self.scheduler.manager.epoch
+        return PinRecord(
+            pin_id=pin.pin_id,
+            label=pin.label,
+            num_tokens=pin.num_tokens,
+            num_blocks=pin.block.depth + 1,
+            num_cached_tokens=pin.num_cached_tokens,
+            created=int(epoch + pin.created),
+            expires_at=int(epoch + pin.expires_at),
+            hits=pin.hits,
+        )
 
     def check_integrity(self) -> None:
         self.scheduler.manager.check_integrity()

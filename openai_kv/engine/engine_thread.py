@@ -11,7 +11,7 @@ from openai_kv.outputs import RequestOutput
 
 logger = logging.getLogger(__name__)
 IDLE_SECONDS_BEFORE_CHECK = 1.0
-Command = Callable[[Engine], None]
+Command = Callable[[Engine], object]
 
 
 class EngineListener(Protocol):

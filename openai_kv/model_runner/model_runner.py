@@ -34,7 +34,8 @@ class RunnerSettings:
     """What of the configuration concerns the model runner.
 
     `num_blocks` None: as many as `kv_cache_memory` holds, in bytes or as a share of the free memory; that None: 1 GiB
-    on the CPU, 0.9 elsewhere. `max_model_len` None: the model's. `cache_dir`: for built operators.
+    on the CPU, 0.9 elsewhere. `max_model_len` None: the model's. `max_pinned_fraction` of the blocks may be taken for
+    good, so no request may need them. `cache_dir`: for built operators.
     """
 
     dtype: str = "auto"
@@ -47,6 +48,7 @@ class RunnerSettings:
     num_hidden_slots: int = 256
     needs_attention: bool = False
     max_model_len: int | None = None
+    max_pinned_fraction: float = 0.0
     cache_dir: Path | None = None
 
 
@@ -191,12 +193,13 @@ def _blocks_in_budget(settings: RunnerSettings, shapes: ModelShapes, dtype: torc
     return num_blocks
 
 
-def _max_model_len(model: CausalLM, wanted: int | None, pool: KVPool) -> int:
-    """No longer than the pool, so that every request that is accepted fits alone."""
-    limit = model.max_model_len
+def _max_model_len(model: CausalLM, settings: RunnerSettings, pool: KVPool) -> int:
+    """No longer than what can't be pinned of the pool, so that every request that is accepted fits alone."""
+    wanted, limit = settings.max_model_len, model.max_model_len
+    unpinned = max(1, int(round((1 - settings.max_pinned_fraction) * pool.num_blocks, 6)))
     if wanted is None and limit is None:
         raise ConfigError("max_model_len: the model's configuration states no limit, so set one")
-    effective = min(length for length in (wanted, limit, pool.num_blocks * pool.block_size) if length is not None)
+    effective = min(length for length in (wanted, limit, unpinned * pool.block_size) if length is not None)
     if effective < (wanted or limit or 0):
         logger.warning("max_model_len is %d, not %d: model and KV pool hold no more", effective, wanted or limit)
     return effective
@@ -212,7 +215,7 @@ def _info(
         num_layers=len(shapes.layers),
         vocab_size=shapes.vocab_size,
         hidden_size=shapes.hidden_size,
-        max_model_len=_max_model_len(model, settings.max_model_len, pool),
+        max_model_len=_max_model_len(model, settings, pool),
         eos_token_ids=model.eos_token_ids,
         dtype=dtype,
         kv_cache_dtype=dtype,

@@ -40,7 +40,7 @@ def describe(context: ServerContext, stats: EngineStats) -> dict[str, Any]:
         "eviction_count": cache.eviction_count,
         "evictions_by_policy": dict(cache.evictions_by_policy),
         "preemption_count": stats.preemptions,
-        "pins": 0,
+        "pins": cache.pins,
         "since": context.start_time,
     }
 
@@ -58,8 +58,8 @@ def block_counts(cache: CacheStats) -> dict[str, int]:
         "used": cache.used,
         "cached": cache.cached,
         "referenced": cache.referenced,
-        "soft_pinned": 0,
-        "pinned": 0,
+        "soft_pinned": cache.soft_pinned,
+        "pinned": cache.pinned,
     }
 
 
@@ -92,13 +92,13 @@ def ratio(part: float, whole: float) -> float:
 
 
 async def cache_reset(call: Call) -> None:
-    """An empty body is `{}`. There is only the device tier, and nothing is pinned."""
+    """An empty body is `{}`. There is only the device tier."""
     call.body = call.body or b"{}"
     body = await call.parse(lambda _: RESET_BODY)
     if "device" not in body.get("tiers", ["device"]):
         await call.answer({"success": True, "freed_blocks": 0, "kept_blocks": 0})
         return
-    result = await call.context.engine.reset_cache()
+    result = await call.context.engine.reset_cache(include_pinned=body.get("include_pinned", False))
     await call.answer({"success": True, "freed_blocks": result.freed_blocks, "kept_blocks": result.kept_blocks})
 
 

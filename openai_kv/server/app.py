@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from openai_kv.server import admin, chat, completions, generate, health, models, tokens
+from openai_kv.server import admin, chat, completions, generate, health, models, pins, snapshot, tokens
 from openai_kv.server.auth import Authenticator, load_authenticator
 from openai_kv.server.context import ServerContext
 from openai_kv.server.dispatch import Access, Endpoint, Resource
@@ -52,6 +52,10 @@ def endpoints(metrics_access: Access) -> Mapping[str, Mapping[str, Endpoint]]:
         "/version": {"GET": Endpoint(health.version)},
         "/metrics": {"GET": Endpoint(health.metrics, metrics_access)},
         "/cache/stats": {"GET": Endpoint(admin.cache_stats)},
+        "/cache/tree": {"GET": Endpoint(snapshot.cache_tree, Access.ADMIN)},
+        "/cache/blocks": {"GET": Endpoint(snapshot.cache_blocks, Access.ADMIN)},
         "/cache/reset": {"POST": Endpoint(admin.cache_reset, Access.ADMIN)},
+        "/cache/pin": {"GET": Endpoint(pins.list_pins, Access.ADMIN), "POST": Endpoint(pins.create_pin, Access.ADMIN)},
+        "/cache/pin/{id}": {"DELETE": Endpoint(pins.delete_pin, Access.ADMIN)},
         "/plugins": {"GET": Endpoint(admin.plugins, Access.ADMIN)},
     }

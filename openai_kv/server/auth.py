@@ -50,6 +50,9 @@ class Authenticator:
         matches = [key for key in self.keys if hmac.compare_digest(key.digest, wanted)]
         return next(iter(matches), None)
 
+    def by_id(self, key_id: str) -> Key | None:
+        return next((key for key in self.keys if key.key_id == key_id), None)
+
     def require_admin(self, key: Key | None) -> None:
         if any(known.admin for known in self.keys) and not (key and key.admin):
             raise PermissionDeniedError("This route needs the admin key.")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -46,6 +46,10 @@ class Call:
         return Headers(scope=self.scope)
 
     @property
+    def query(self) -> QueryParams:
+        return QueryParams(self.scope["query_string"])
+
+    @property
     def path(self) -> str:
         return str(self.scope["path"])
 
@@ -69,6 +73,7 @@ class Call:
         self.check_model(payload.get("model"))
         self.context.require_ready()
         self.notes.strict = self.context.settings.server.strict_parameters
+        self.notes.ttl_max = self.context.settings.cache.ttl_max
         limits = Limits.of(self.context.settings.server, self.context.engine.info)
         return schema(limits)(payload, "", self.notes)
 

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from openai_kv.server.breakpoints import render_marked
 from openai_kv.server.call import Call
 from openai_kv.server.generation import Generation, choices_of, engine_request, new_id
 from openai_kv.server.messages import count_turns
 from openai_kv.server.parts import Part
-from openai_kv.server.prompts import Prompt, check_template_options, render_messages
+from openai_kv.server.prompts import Prompt, check_template_options
 from openai_kv.server.protocol import chat_body, check_stream
 from openai_kv.server.replies import Reply, collect, stream
 from openai_kv.server.sampling import output_budget, sampling_params
@@ -20,7 +21,8 @@ async def create_chat_completion(call: Call) -> None:
     check_stream(body)
     check_template_options(body)
     wanted, logprobs, n = wanted_tokens(body), wanted_logprobs(body), body.get("n", 1)
-    prompt = await asyncio.to_thread(lambda: render_messages(call.context.get_tokenizer(), body))
+    marked = await asyncio.to_thread(lambda: render_marked(call.context.get_tokenizer(), body, call.notes.marks))
+    prompt = marked.token_ids
     max_model_len = call.context.engine.info.max_model_len
     budget = output_budget(len(prompt), wanted, max_model_len, "messages")
     budget = budget if wanted else capped(budget, call.context.settings.server.default_max_tokens)
@@ -34,6 +36,7 @@ async def create_chat_completion(call: Call) -> None:
         prompt=prompt,
         params=sampling_params(body, budget, call.context.sampling_defaults, logprobs, body.get("prompt_logprobs")),
         turn=count_turns(body["messages"]),
+        places=marked.places,
     )
     with Generation(call, choices_of(request, n)) as generation:
         await (stream if body.get("stream") else collect)(generation, reply)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from openai_kv.config import parse_duration
 from openai_kv.errors import ParameterError
 from openai_kv.server.violations import (
     check_filled,
@@ -24,12 +25,24 @@ from openai_kv.server.violations import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A cache breakpoint after `end` characters of the content of message number `message`; no `ttl`: the default."""
+
+    path: str
+    message: int
+    end: int
+    ttl: int | None
+
+
 @dataclass(slots=True)
 class Notes:
     """What a validation goes by and leaves behind: `warnings` are `code=param` for the response header."""
 
     strict: bool = True
+    ttl_max: int = 24 * 3600
     warnings: list[str] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
 
 
 Check = Callable[[Any, str, Notes], Any]
@@ -98,6 +111,22 @@ class Choice:
         if value not in self.values:
             raise wrong_value(path, "one of " + ", ".join(self.values), value)
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A text like 30m, returned in seconds; at most the longest that the server allows."""
+
+    def __call__(self, value: Any, path: str, notes: Notes) -> int:
+        if not isinstance(value, str):
+            raise wrong_type(path, "a string", value)
+        try:
+            seconds = int(str(parse_duration(value)))
+        except ValueError:
+            raise wrong_value(path, "a duration like 90s, 30m or 12h", value) from None
+        if seconds > notes.ttl_max:
+            raise wrong_value(path, f"a duration of at most {notes.ttl_max}s", value)
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from openai_kv.outputs import RequestOutput
+from openai_kv.server.breakpoints import MarkedPrompt, render_marked
 from openai_kv.server.call import Call
 from openai_kv.server.chat import ending
 from openai_kv.server.envelope import encode
@@ -12,7 +13,7 @@ from openai_kv.server.generation import Generation, engine_request, new_id
 from openai_kv.server.logprobs import LogprobFormat
 from openai_kv.server.messages import count_turns
 from openai_kv.server.parts import Part
-from openai_kv.server.prompts import check_template_options, encode_prompt, render_messages
+from openai_kv.server.prompts import check_template_options, encode_prompt
 from openai_kv.server.protocol import check_stream, exactly_one, generate_body
 from openai_kv.server.replies import INLINE_ENTRIES, off_loop_if
 from openai_kv.server.sampling import output_budget, sampling_params
@@ -27,7 +28,8 @@ async def generate(call: Call) -> None:
     check_stream(body)
     source = exactly_one(body, "prompt", "messages", "prompt_token_ids")
     check_template_options(body)
-    prompt = await asyncio.to_thread(to_token_ids, call, body, source)
+    marked = await asyncio.to_thread(to_token_ids, call, body, source)
+    prompt = marked.token_ids
     wanted = body.get("max_tokens", DEFAULT_MAX_TOKENS)
     budget = output_budget(len(prompt), wanted, call.context.engine.info.max_model_len, source)
     defaults, asked = call.context.sampling_defaults, (body.get("logprobs"), body.get("prompt_logprobs"))
@@ -41,16 +43,17 @@ async def generate(call: Call) -> None:
         prompt=prompt,
         params=sampling_params(body, budget, defaults, *asked),
         turn=count_turns(body["messages"]) if source == "messages" else 1,
+        places=marked.places,
     )
     with Generation(call, [request]) as generation:
         await (stream if body.get("stream") else collect)(generation, reply)
 
 
-def to_token_ids(call: Call, body: Mapping[str, Any], source: str) -> list[int]:
+def to_token_ids(call: Call, body: Mapping[str, Any], source: str) -> MarkedPrompt:
     tokenizer = call.context.get_tokenizer()
     if source == "messages":
-        return render_messages(tokenizer, body)
-    return encode_prompt(tokenizer, body[source], body)
+        return render_marked(tokenizer, body, call.notes.marks)
+    return MarkedPrompt(encode_prompt(tokenizer, body[source], body))
 
 
 class GenerateReply:

@@ -12,9 +12,11 @@ from openai_kv.engine.async_engine import EngineRequest
 from openai_kv.errors import InternalError, ParameterError, PermissionDeniedError
 from openai_kv.outputs import RequestOutput
 from openai_kv.request import RequestInfo, SamplingParams
+from openai_kv.server.breakpoints import Place
 from openai_kv.server.call import Call, bad_header
 from openai_kv.server.fields import Notes
 from openai_kv.server.protocol import SESSION_ID
+from openai_kv.server.retention import retention
 
 Batch = list[tuple[int, RequestOutput]]
 
@@ -45,8 +47,9 @@ def engine_request(
     prompt: Sequence[int],
     params: SamplingParams,
     turn: int = 1,
+    places: Sequence[Place] = (),
 ) -> EngineRequest:
-    """`kind` is chat, completion or generate; requests of one call share `group`."""
+    """`kind` is chat, completion or generate; requests of one call share `group`. `places`: where breakpoints are."""
     info = RequestInfo(
         request_id=request_id,
         num_prompt_tokens=len(prompt),
@@ -54,6 +57,7 @@ def engine_request(
         session_id=session_of(call, body),
         kind=kind,
         turn=turn,
+        retention=retention(call, body, len(prompt), places),
     )
     return EngineRequest(info, tuple(prompt), params, group, priority=priority_of(call, body))
 

@@ -6,24 +6,25 @@ from typing import Any
 
 from openai_kv.errors import RequestError
 from openai_kv.server.body import parse_object
-from openai_kv.server.fields import Array, Check, Choice, Either, Neutral, Notes, Object, String
+from openai_kv.server.fields import Array, Check, Choice, Duration, Either, Mark, Notes, Object, String
 from openai_kv.server.violations import missing, unsupported, wrong_type, wrong_value
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MEDIA = ("image_url", "input_audio", "file")
 
-TEXT_PART = Object({"type": String(), "text": String(), "prompt_cache_breakpoint": Neutral(())}, required=("text",))
+BREAKPOINT = Object({"mode": Choice(("explicit",)), "ttl": Duration()}, required=("mode",))
+TEXT_PART = Object({"type": String(), "text": String(), "prompt_cache_breakpoint": BREAKPOINT}, required=("text",))
 REFUSAL_PART = Object({"type": String(), "refusal": String()}, required=("refusal",))
 PARTS: Mapping[str, Check] = {"text": TEXT_PART, "refusal": REFUSAL_PART}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One content part, returned as its text."""
+    """One content part, returned as its text and, if it has one, its breakpoint."""
 
     role: str
 
-    def __call__(self, value: Any, path: str, notes: Notes) -> str:
+    def __call__(self, value: Any, path: str, notes: Notes) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise wrong_type(path, "an object", value)
         kind = value.get("type")
@@ -33,7 +34,8 @@ class Part:
             raise unsupported(f"{path}.type", "Only text can be read.")
         allowed = ("text", "refusal") if self.role == "assistant" else ("text",)
         kind = Choice(allowed)(kind, f"{path}.type", notes)
-        return str(PARTS[kind](value, path, notes)[kind])
+        part = PARTS[kind](value, path, notes)
+        return {"text": part[kind], "breakpoint": part.get("prompt_cache_breakpoint")}
 
 
 def check_tool_call(value: Any, path: str, notes: Notes) -> dict[str, Any]:
@@ -105,7 +107,23 @@ def check_content(message: Mapping[str, Any], path: str, notes: Notes) -> str:
         raise missing(f"{path}.content")
     parts = Array(Part(message["role"]), empty=False)
     checked = Either(String(), parts)(content, f"{path}.content", notes)
-    return checked if isinstance(checked, str) else "\n".join(checked)
+    return checked if isinstance(checked, str) else join_parts(checked, f"{path}.content", notes)
+
+
+def join_parts(parts: Sequence[Mapping[str, Any]], path: str, notes: Notes) -> str:
+    """One line after the other; where a breakpoint comes to lie is noted."""
+    text = ""
+    for index, part in enumerate(parts):
+        text += ("\n" if index else "") + part["text"]
+        if part["breakpoint"] is not None:
+            ttl = part["breakpoint"].get("ttl")
+            notes.marks.append(Mark(f"{path}[{index}]", message_number(path), len(text), ttl))
+    return text
+
+
+def message_number(path: str) -> int:
+    """3 of `messages[3].content`."""
+    return int(path.partition("[")[2].partition("]")[0])
 
 
 def count_turns(messages: Sequence[Mapping[str, Any]]) -> int:

@@ -36,10 +36,14 @@ def check_template_options(body: Mapping[str, Any]) -> None:
 
 def render_messages(tokenizer: Tokenizer, body: Mapping[str, Any]) -> list[int]:
     """The model's chat template over `body`'s messages; raises TemplateError."""
+    return tokenizer.encode(chat_text(tokenizer, body), add_special_tokens=False)
+
+
+def chat_text(tokenizer: Tokenizer, body: Mapping[str, Any]) -> str:
     continues = body.get("continue_final_message", False)
     if continues:
         check_continuation(body["messages"])
-    return tokenizer.render_chat(
+    return tokenizer.chat_text(
         body["messages"],
         add_generation_prompt=body.get("add_generation_prompt", not continues),
         continue_final_message=continues,

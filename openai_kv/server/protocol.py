@@ -15,6 +15,7 @@ from openai_kv.server.fields import (
     Boolean,
     Check,
     Choice,
+    Duration,
     Either,
     FreeObject,
     Integer,
@@ -49,7 +50,9 @@ TEMPLATE_OWN = frozenset(
 STREAM_OPTIONS = Object(
     {"include_usage": Boolean(), "continuous_usage_stats": Boolean(), "include_obfuscation": Boolean()}
 )
+CACHE_OPTIONS = Object({"mode": Choice(("implicit", "explicit")), "ttl": Duration()})
 SESSION_ID = String(128, empty=False)
+CACHE_SALT = String(128, empty=False, forbidden="@/\\\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +102,12 @@ def common_fields(limits: Limits) -> dict[str, Check]:
         "stream_options": STREAM_OPTIONS,
         "session_id": SESSION_ID,
         "prompt_cache_key": String(64, empty=False),
-        "cache_salt": String(128, empty=False, forbidden="@/\\\0"),
+        "cache_salt": CACHE_SALT,
         "user": String(),
         "safety_identifier": String(128),
         "metadata": FreeObject(16, 64, String(512)),
         "prompt_cache_retention": Choice(("in_memory", "24h")),
-        "prompt_cache_options": Neutral(({}, {"mode": "implicit"})),
+        "prompt_cache_options": CACHE_OPTIONS,
         "response_format": Neutral(({"type": "text"},)),
         "prompt_logprobs": Integer(0, limits.server.max_logprobs),
         "return_token_ids": Boolean(),
@@ -193,6 +196,20 @@ def detokenize_body(limits: Limits) -> Object:
         ("tokens",),
         {"input_ids": "tokens", "prompt_token_ids": "tokens"},
     )
+
+
+def pin_body(limits: Limits) -> Object:
+    fields: Mapping[str, Check] = {
+        **template_fields(limits),
+        "model": String(),
+        "prompt": String(),
+        "prompt_token_ids": TokenIds(limits.vocab_size),
+        "ttl": Duration(),
+        "label": String(64),
+        "cache_salt": CACHE_SALT,
+        "key_id": String(empty=False),
+    }
+    return Object(fields, (), RENAMED)
 
 
 def exactly_one(body: Mapping[str, Any], *names: str) -> str:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUFFIXES = (".png", ".svg")
+COLORS = 10  # of matplotlib's default cycle; further lines are dashed, so that each is told apart
 
 
 def check_plot(path: Path) -> None:
@@ -38,8 +39,8 @@ def write_plot(path: Path, results: Sequence[Result]) -> None:
 def draw(axes: "Axes", trace: str, results: Sequence[Result]) -> None:
     axes.set(title=trace, xlabel="capacity (blocks)", ylabel="hit ratio (blocks)", xscale="log")
     axes.grid(alpha=0.3)
-    for label, group in groupby(sorted(results, key=place), key=label_of):
-        draw_line(axes, label, list(group))
+    for index, (label, group) in enumerate(groupby(sorted(results, key=place), key=label_of)):
+        draw_line(axes, label, list(group), "-" if index < COLORS else "--")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize="small")
 
@@ -53,10 +54,11 @@ def place(result: Result) -> tuple[str, int]:
     return label_of(result), result.case.capacity_blocks or 0
 
 
-def draw_line(axes: "Axes", label: str, results: Sequence[Result]) -> None:
+def draw_line(axes: "Axes", label: str, results: Sequence[Result], style: str) -> None:
     """What has no capacity is a ceiling."""
     ratios = [result.block_hit_ratio for result in results]
     if results[0].case.capacity_blocks is None:
         axes.axhline(ratios[0], color="gray", linestyle=":", label=label)
         return
-    axes.plot([result.case.capacity_blocks or 0 for result in results], ratios, marker="o", markersize=3, label=label)
+    capacities = [result.case.capacity_blocks or 0 for result in results]
+    axes.plot(capacities, ratios, style, marker="o", markersize=3, label=label)

@@ -26,17 +26,21 @@ class Clock:
 
 
 class Counter:
-    """Counts hits of the requests from number `first` on."""
+    """Counts hits of the requests from number `first` on, and apart from that those of the second half."""
 
     def __init__(self, trace: Trace, cost: CostModel, first: int) -> None:
-        self.tally = Tally()
+        self.tally, self.second_half = Tally(), Tally()
         self._trace, self._cost, self._first = trace, cost, first
+        self._middle = len(trace.requests) // 2
 
     def count(self, index: int, hit_blocks: int, waited: float = 0.0) -> None:
-        if index < self._first:
-            return
-        request, tally, cost = self._trace.requests[index], self.tally, self._cost
-        hit_tokens = self._trace.hit_tokens(request, hit_blocks)
+        if index >= self._first:
+            self._add(self.tally, self._trace.requests[index], hit_blocks, waited)
+        if index >= self._middle:
+            self._add(self.second_half, self._trace.requests[index], hit_blocks, waited)
+
+    def _add(self, tally: Tally, request: TraceRequest, hit_blocks: int, waited: float) -> None:
+        cost, hit_tokens = self._cost, self._trace.hit_tokens(request, hit_blocks)
         tally.requests += 1
         tally.blocks += len(request.hash_ids)
         tally.hit_blocks += hit_blocks

@@ -41,13 +41,14 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Evictions and decisions are of the whole replay, `tally` of the counted half."""
+    """Evictions and decisions are of the whole replay, `tally` of the counted half; `second_half` is there always."""
 
     case: Case
     trace_name: str
     trace_format: str
     block_tokens: int
     tally: Tally
+    second_half: Tally
     evictions: int
     policy_errors: int
     decision_seconds: float

@@ -92,6 +92,7 @@ def run_case(case: Case, source: PolicySource) -> Result:
         trace_format=trace.format,
         block_tokens=trace.block_tokens,
         tally=counter.tally,
+        second_half=counter.second_half,
         evictions=replay.evictions,
         policy_errors=observer.errors,
         decision_seconds=policy.seconds,

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
-from openai_kv.cache.block import Block
 from openai_kv.cache.manager import KVCacheManager
-from openai_kv.request import RequestInfo
+from openai_kv.request import Breakpoint, PinOrder, RequestInfo, Retention
 from openai_kv.testing.watch import PolicyFailure, WatchedPolicy
 
 NUM_BLOCKS, BLOCK_SIZE = 24, 4
@@ -25,7 +24,7 @@ class Life:
 
 
 class Lives:
-    """Requests arrive, grow, are preempted and leave; prefixes are pinned and unpinned; at times the cache is reset.
+    """Requests arrive, grow, are preempted and leave; prefixes are pinned, hard or softly; at times all is reset.
 
     The same seed gives the same lives. Raises PolicyFailure when the policy breaks the contract, IntegrityError when
     the cache's books are wrong.
@@ -40,7 +39,7 @@ class Lives:
         )
         self.running: list[Life] = []
         self.texts: list[list[int]] = []
-        self.pinned: list[Block] = []
+        self.pinned: list[str] = []
         self._numbers = count()
 
     def run(self, steps: int) -> None:
@@ -48,6 +47,7 @@ class Lives:
         weights = (30, 20, 20, 25, 8, 4, 5, 0.3)
         for step, action in enumerate(self.random.choices(actions, weights, k=steps)):
             self.now += self.random.expovariate(0.1)
+            self.manager.expire()
             action()
             self.policy.check()
             if step % INTEGRITY_EVERY == 0:
@@ -121,16 +121,21 @@ class Lives:
             self.manager.finish(life.info)
 
     def pin(self) -> None:
-        if not self.texts or len(self.pinned) == 2:
+        """Now and then softly."""
+        if not self.texts:
             return
-        blocks = self.manager.lookup(self.random.choice(self.texts), RequestInfo("pin", 1)).blocks
-        if blocks and len(blocks[-1].token_ids) == BLOCK_SIZE:
-            self.manager.store.pin(blocks[-1])
-            self.pinned.append(blocks[-1])
+        text, ttl = self.random.choice(self.texts), self.random.uniform(50.0, 500.0)
+        if self.random.random() < 0.5:
+            soft = Retention(breakpoints=(Breakpoint(self.random.randint(1, len(text)), ttl),))
+            self.manager.pins.keep(RequestInfo("soft", len(text), retention=soft), text)
+        elif len(self.pinned) < 2:
+            hard = Retention(pin=PinOrder(f"pin{next(self._numbers)}", ttl))
+            self.manager.pins.keep(RequestInfo("hard", len(text), retention=hard), text)
+            self.pinned = [pin.pin_id for pin in self.manager.pins.list()]
 
     def unpin(self) -> None:
         if self.pinned:
-            self.manager.store.unpin(self.pinned.pop(self.random.randrange(len(self.pinned))))
+            self.manager.pins.unpin(self.pinned.pop(self.random.randrange(len(self.pinned))))
 
     def reset(self) -> None:
         self.manager.reset()

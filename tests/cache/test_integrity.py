@@ -5,12 +5,12 @@ import pytest
 from openai_kv.cache.manager import KVCacheManager
 from openai_kv.default_plugins.lru import LRUPolicy
 from openai_kv.errors import IntegrityError
-from openai_kv.request import RequestInfo
+from openai_kv.request import Breakpoint, PinOrder, RequestInfo, Retention
 
 
 @pytest.fixture
 def cache() -> KVCacheManager:
-    """Two branches, one of them still running, an exact entry and a free slot."""
+    """Two branches, one of them still running, an exact entry, a free slot, a hard pin and a soft one."""
     cache = KVCacheManager(num_blocks=16, block_size=4, policy=LRUPolicy(), num_hidden_slots=2)
     for name, text in (("done", [*range(8), 60, 61]), ("runs", [*range(8), 70, 71])):
         info = RequestInfo(name, len(text))
@@ -20,6 +20,13 @@ def cache() -> KVCacheManager:
         assert slot is not None
         cache.store_exact(name, text, slot)
     cache.free("done")
+    cache.pins.pin(PinOrder("pin", 60.0), "", range(8))
+    soft = Retention(breakpoints=(Breakpoint(9, 60.0),))
+    cache.pins.keep(RequestInfo("soft", 9, retention=soft), [*range(8), 60])
+    info = RequestInfo("other", 4)
+    assert cache.admit(info, cache.lookup(range(90, 94), info), 4) is not None
+    cache.cache_blocks("other", range(90, 94), with_tail=False)
+    cache.free("other")
     return cache
 
 
@@ -59,6 +66,30 @@ def miscount_nodes(cache: KVCacheManager) -> None:
 
 def miscount_pins(cache: KVCacheManager) -> None:
     cache.store.pool.num_pinned_idle += 1
+
+
+def miscount_soft_pins(cache: KVCacheManager) -> None:
+    cache.store.pool.num_soft_pinned += 1
+
+
+def pin_without_counting(cache: KVCacheManager) -> None:
+    cache.store.pins.hard[0].block.pin_count += 1
+
+
+def forget_who_is_held_back(cache: KVCacheManager) -> None:
+    cache.store.pins.held_back.clear()
+
+
+def forget_an_id(cache: KVCacheManager) -> None:
+    cache.store.pins.by_id.clear()
+
+
+def lose_a_pin(cache: KVCacheManager) -> None:
+    cache.store.pins.soft[0].block.pins = ()
+
+
+def move_the_end_of_a_pin(cache: KVCacheManager) -> None:
+    cache.store.pins.soft[0].num_tokens = 12
 
 
 def cut_a_chain_off(cache: KVCacheManager) -> None:
@@ -110,6 +141,12 @@ def move_an_entry(cache: KVCacheManager) -> None:
         miscount_references,
         miscount_nodes,
         miscount_pins,
+        miscount_soft_pins,
+        pin_without_counting,
+        forget_who_is_held_back,
+        forget_an_id,
+        lose_a_pin,
+        move_the_end_of_a_pin,
         cut_a_chain_off,
         unsort_children,
         change_a_key,

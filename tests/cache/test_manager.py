@@ -254,16 +254,6 @@ def test_a_running_requests_tail_gives_way_to_a_longer_one_and_comes_back() -> N
     assert cache.stats().cached == 3
 
 
-def test_a_pinned_tail_does_not_give_way() -> None:
-    cache = Cache()
-    cache.run("a", range(6))
-    tail = cache.lookup([*range(6), 9], RequestInfo("?", 7)).tail
-    assert tail is not None
-    cache.store.pin(tail)
-    cache.run("b", [*range(6), 60])
-    assert (tail.token_ids, cache.stats().cached) == ((4, 5), 3)
-
-
 def test_coming_back_from_preemption_counts_nothing() -> None:
     cache = Cache()
     cache.start("a", range(10))
@@ -296,24 +286,6 @@ def test_reset_forgets_everything_and_disturbs_nobody() -> None:
     assert (cache.stats().referenced, cache.stats().exact_entries) == (0, 0)
     assert cache.reset().kept_blocks == 0
     assert cache.stats().free == 64
-
-
-def test_a_pinned_prefix_survives_any_flood() -> None:
-    cache = Cache(num_blocks=4)
-    cache.run("a", range(8))
-    tail = cache.store.tree.find_prefix("", tuple(range(8))).blocks[1]
-    cache.store.pin(tail)
-    cache.check_integrity()
-    for flood in range(5):
-        cache.run(f"f{flood}", range(100 * flood + 100, 100 * flood + 108))
-    assert cache.lookup(range(8), RequestInfo("b", 8)).num_tokens == 7
-    info = RequestInfo("c", 12)
-    assert cache.admit(info, cache.lookup(range(900, 912), info), 12) is None
-    cache.reset()
-    assert cache.stats().cached == 2
-    cache.store.unpin(tail)
-    cache.check_integrity()
-    assert cache.admit(info, cache.lookup(range(900, 912), info), 12) == ()
 
 
 class RefuseAll(LRUPolicy):

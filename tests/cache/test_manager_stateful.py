@@ -8,16 +8,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from openai_kv.cache.block import Block
 from openai_kv.cache.hit import CacheHit, HitKind
 from openai_kv.cache.manager import KVCacheManager
+from openai_kv.cache.pins import Pin, PinLimits
 from openai_kv.cache.policy import BlockInfo, EvictionPolicy
 from openai_kv.default_plugins.h2o import H2OPolicy
 from openai_kv.default_plugins.lru import LRUPolicy
 from openai_kv.default_plugins.sink_lru import SinkLRUPolicy
+from openai_kv.errors import PinLimitError
 from openai_kv.metrics import CacheStats
 from openai_kv.outputs import BlockCopy
-from openai_kv.request import RequestInfo
+from openai_kv.request import Breakpoint, PinOrder, RequestInfo, Retention
 
 Prefix = tuple[object, ...]
 
@@ -117,6 +118,8 @@ def common_length(left: tuple[int, ...], right: tuple[int, ...]) -> int:
 tokens = st.lists(st.integers(0, 1), min_size=1, max_size=14)
 namespaces = st.sampled_from(["", "salt"])
 flags = st.booleans()
+ttls = st.sampled_from([1.0, 60.0, 200_000.0])
+breakpoints = st.lists(st.builds(Breakpoint, st.integers(1, 14), ttls), max_size=2)
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -132,23 +135,31 @@ class CacheMachine(RuleBasedStateMachine):
         self.size = block_size
         self.num_blocks = num_blocks
         self.picky = policy is PickyPolicy
+        self.now = 0.0
         self.manager = KVCacheManager(
-            num_blocks=num_blocks, block_size=block_size, policy=policy(), num_hidden_slots=num_slots
+            num_blocks=num_blocks,
+            block_size=block_size,
+            policy=policy(),
+            num_hidden_slots=num_slots,
+            clock=lambda: self.now,
+            pin_limits=PinLimits(max_pins=2),
         )
         self.memory = Memory(block_size)
         self.running: list[Sequence] = []
         self.preempted: list[Sequence] = []
-        self.pins: list[Block] = []
+        self.pins: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self.dropped = False
         self.stored: set[tuple[str, tuple[int, ...]]] = set()
         self.exact: set[tuple[str, tuple[int, ...]]] = set()
         self.count = 0
 
     # Admission
 
-    @rule(prompt=tokens, namespace=namespaces, reserve=flags)
-    def admit(self, prompt: list[int], namespace: str, reserve: bool) -> None:
+    @rule(prompt=tokens, namespace=namespaces, reserve=flags, explicit=flags, ends=breakpoints)
+    def admit(self, prompt: list[int], namespace: str, reserve: bool, explicit: bool, ends: list[Breakpoint]) -> None:
         self.count += 1
-        sequence = Sequence(RequestInfo(f"r{self.count}", len(prompt), namespace), list(prompt))
+        retention = Retention(explicit, tuple(end for end in ends if end.num_tokens <= len(prompt)))
+        sequence = Sequence(RequestInfo(f"r{self.count}", len(prompt), namespace, retention=retention), list(prompt))
         if self._admit(sequence, again=False) and reserve:
             sequence.slot = self.manager.reserve_hidden_slot(prompt, sequence.info)
 
@@ -200,7 +211,9 @@ class CacheMachine(RuleBasedStateMachine):
             assert hit.num_tokens == len(text) and hit.hidden_slot is not None
             assert self.memory.hidden[hit.hidden_slot] == sequence.prefix(len(text))
             assert (sequence.info.namespace, text) in self.exact
-        elif self.manager.stats().eviction_count == 0 and not self.picky:
+        elif sequence.info.retention.bypasses:
+            assert hit.num_tokens == 0
+        elif self.manager.stats().eviction_count == 0 and not self.picky and not self.dropped:
             known = [
                 common_length(text[:-1], other) for space, other in self.stored if space == sequence.info.namespace
             ]
@@ -220,6 +233,8 @@ class CacheMachine(RuleBasedStateMachine):
         for sequence in self.running:
             whole = sequence.computed == sequence.info.num_prompt_tokens
             self._cache(sequence, with_tail=whole)
+            if whole:
+                self.manager.pins.keep(sequence.info, sequence.tokens)
             if sequence.slot is not None and sequence.computed >= sequence.info.num_prompt_tokens:
                 self._store_exact(sequence, sequence.slot)
 
@@ -251,7 +266,8 @@ class CacheMachine(RuleBasedStateMachine):
         computed = tuple(sequence.tokens[: sequence.computed])
         self.manager.cache_blocks(sequence.info.request_id, computed, with_tail=with_tail)
         if not sequence.stale:
-            end = len(computed) if with_tail else len(computed) // self.size * self.size
+            end = sequence.info.retention.num_stored(len(computed))
+            end = end if with_tail else end // self.size * self.size
             self.stored.add((sequence.info.namespace, computed[:end]))
 
     @rule(mass=st.dictionaries(st.integers(0, 5), st.floats(0, 4)))
@@ -289,41 +305,72 @@ class CacheMachine(RuleBasedStateMachine):
 
     # The operator
 
-    @rule()
-    def reset(self) -> None:
+    @rule(include_pinned=flags)
+    def reset(self, include_pinned: bool) -> None:
         before = self.manager.stats()
-        result = self.manager.reset()
+        result = self.manager.reset(include_pinned=include_pinned)
         after = self.manager.stats()
         assert result.freed_blocks == after.free - before.free
         assert result.kept_blocks == after.used
         assert after.referenced == before.referenced
+        self.pins = {} if include_pinned else self.pins
+        assert (after.soft_pinned, after.pins) == (0, len(self.pins))
         if not self.pins:
             assert (after.cached, after.tree_nodes, after.exact_entries) == (0, 0, 0)
             self.stored.clear()
             self.exact.clear()
         else:
-            pinned = {(block.node.namespace, self._text(block)) for block in self.pins if block.node}
-            self.stored = pinned
+            self.stored = {(self._namespace(pin), self._text(pin)) for pin in self.manager.pins.list()}
         for sequence in self.running:
             sequence.stale = True
 
-    def _text(self, block: Block) -> tuple[int, ...]:
-        return tuple(token for each in self.manager.store.tree.chain(block) for token in each.token_ids)
+    def _namespace(self, pin: Pin) -> str:
+        assert pin.block.node is not None
+        return pin.block.node.namespace
 
-    @rule(data=st.data())
-    def pin(self, data: st.DataObject) -> None:
-        full = [
-            b for b in self.manager.store.pool.blocks if b.node and (not b.ref_count or len(b.token_ids) == self.size)
-        ]
-        if full and len(self.pins) < 2:
-            block = data.draw(st.sampled_from(full))
-            self.manager.store.pin(block)
-            self.pins.append(block)
+    def _text(self, pin: Pin) -> tuple[int, ...]:
+        return tuple(token for each in self.manager.store.tree.chain(pin.block) for token in each.token_ids)
+
+    @precondition(lambda self: self.stored)
+    @rule(data=st.data(), ttl=ttls)
+    def pin(self, data: st.DataObject, ttl: float) -> None:
+        namespace, text = data.draw(st.sampled_from(sorted(self.stored)))
+        text = text[: data.draw(st.integers(0, len(text)))]
+        self.count += 1
+        before = self.manager.stats()
+        try:
+            pin = self.manager.pins.pin(PinOrder(f"pin{self.count}", ttl), namespace, text)
+        except PinLimitError:
+            pin = None
+        if pin is None:
+            assert self.manager.stats() == before
+        else:
+            self.pins[pin.pin_id] = (namespace, text)
+        assert self.manager.stats().pinned <= 0.25 * self.num_blocks
 
     @precondition(lambda self: self.pins)
     @rule()
     def unpin(self) -> None:
-        self.manager.store.unpin(self.pins.pop())
+        pin_id, _ = self.pins.popitem()
+        assert self.manager.pins.unpin(pin_id)
+        assert not self.manager.pins.unpin(pin_id)
+
+    @rule(seconds=st.sampled_from([1.0, 50.0, 100_000.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.manager.expire()
+        self.dropped = self.dropped or seconds > 24 * 3600
+        self.pins = {pin.pin_id: self.pins[pin.pin_id] for pin in self.manager.pins.list()}
+
+    @invariant()
+    def pins_hold(self) -> None:
+        """A hard-pinned prefix is always found; soft pins never keep more than their share."""
+        if not hasattr(self, "manager"):
+            return
+        for namespace, text in self.pins.values():
+            match = self.manager.store.tree.find_prefix(namespace, text)
+            assert len(match.blocks) * self.size + match.tail_tokens == len(text)
+        assert self.manager.stats().soft_pinned <= 0.5 * self.num_blocks
 
     @invariant()
     def books_are_right(self) -> None:

@@ -12,12 +12,14 @@ from openai_kv.cache.policy import CacheInfo, EvictionPolicy
 from openai_kv.default_plugins.arc import ARCPolicy
 from openai_kv.default_plugins.fifo import FIFOPolicy
 from openai_kv.default_plugins.gdsf import GDSFPolicy
+from openai_kv.default_plugins.learned import LearnedPolicy
 from openai_kv.default_plugins.lfu import LFUPolicy
 from openai_kv.default_plugins.lru import LRUPolicy
 from openai_kv.default_plugins.s3_fifo import S3FIFOPolicy
 from openai_kv.default_plugins.sieve import SievePolicy
 from openai_kv.default_plugins.slru import SLRUPolicy
 from openai_kv.default_plugins.ttl import TTLPolicy
+from openai_kv.default_plugins.wa import WorkloadAwarePolicy
 from openai_kv.request import RequestInfo
 from tests.counted import count_comparisons
 from tests.default_plugins import references
@@ -196,7 +198,7 @@ def test_the_hand_of_sieve_comes_at_once_to_what_it_could_not_look_at() -> None:
 
 
 @pytest.mark.parametrize("size", [10**3, 10**4, 10**5])
-@pytest.mark.parametrize("policy", [LRUPolicy, *CLASSIC])
+@pytest.mark.parametrize("policy", [LRUPolicy, *CLASSIC, WorkloadAwarePolicy, LearnedPolicy])
 def test_a_decision_takes_a_logarithm_of_comparisons(
     policy: type[EvictionPolicy], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,9 @@ CACHE = CacheStats(
     prompt_tokens=200,
     evictions_by_policy={"lru": 4},
     duplicate_blocks=0,
+    soft_pinned=6,
+    pinned=7,
+    pins=1,
 )
 STEP = StepStats(
     step=1,
@@ -140,6 +143,8 @@ def test_step_numbers_are_summed_and_cache_numbers_are_read() -> None:
     assert value(exporter, "vllm:num_requests_waiting_by_reason", reason="capacity") == 2
     assert value(exporter, "openai_kv_prefix_lookups_total", kind="partial") == 0
     assert value(exporter, "openai_kv_blocks", state="free", tier="device") == 2
+    assert value(exporter, "openai_kv_blocks", state="soft_pinned", tier="device") == 6
+    assert value(exporter, "openai_kv_blocks", state="pinned", tier="device") == 7
     assert value(exporter, "openai_kv_evictions_total", policy="lru", tier="device") == 4
     assert value(exporter, "vllm:inter_token_latency_seconds_count") == 4
     assert value(exporter, "openai_kv_attention_read_bytes_sum") == 10000

@@ -112,6 +112,8 @@ def test_max_model_len_can_only_be_lowered() -> None:
 def test_max_model_len_fits_the_pool(caplog: pytest.LogCaptureFixture) -> None:
     assert Driver("llama", num_blocks=5).runner.info.max_model_len == 5 * 16
     assert "max_model_len is 80, not 512" in caplog.text
+    assert Driver("llama", num_blocks=5, max_pinned_fraction=0.25).runner.info.max_model_len == 3 * 16
+    assert Driver("llama", num_blocks=1, max_pinned_fraction=0.25).runner.info.max_model_len == 16
 
 
 @pytest.mark.parametrize("sizes", [{"num_blocks": 2**40}, {"kv_cache_memory": 2**50}])

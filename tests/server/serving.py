@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import httpx
 import uvicorn
 from starlette.applications import Starlette
 
+from openai_kv.cache.pins import PinLimits
 from openai_kv.config import load_settings
 from openai_kv.engine.admission import QueueLimits
 from openai_kv.engine.async_engine import AsyncEngine
@@ -137,6 +139,7 @@ def make_context(
     exporter: MetricsExporter | None = None,
     model_names: tuple[str, ...] = ("fake",),
     sampling_defaults: Mapping[str, float] | None = None,
+    cache_clock: Callable[[], float] = time.monotonic,
     **settings: object,
 ) -> ServerContext:
     """`settings` are names with `__` for the dot: server__max_queue=1."""
@@ -145,7 +148,15 @@ def make_context(
     exporters = ExporterGroup((exporter,) if exporter else ())
 
     def build(on_started: Callable[[Request], None]) -> Engine:
-        return build_engine(runner, shape, tokenizer=known, exporters=exporters, on_started=on_started)
+        return build_engine(
+            runner,
+            shape,
+            tokenizer=known,
+            exporters=exporters,
+            on_started=on_started,
+            pin_limits=PinLimits(tree.cache.soft_pin_fraction, tree.cache.max_pinned_fraction, tree.cache.max_pins),
+            cache_clock=cache_clock,
+        )
 
     limits = QueueLimits(tree.server.max_queue, tree.server.max_queued_tokens, tree.server.queue_timeout)
     engine = AsyncEngine(build, limits)

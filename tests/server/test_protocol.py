@@ -91,7 +91,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"reasoning_effort": "low"}, "unsupported_parameter", "reasoning_effort", ""),
     ({"audio": {}}, "unsupported_parameter", "audio", ""),
     ({"modalities": ["audio"]}, "unsupported_parameter", "modalities", ""),
-    ({"prompt_cache_options": {"mode": "explicit"}}, "unsupported_parameter", "prompt_cache_options", ""),
+    ({"prompt_cache_options": {"mode": "none"}}, "invalid_value", "prompt_cache_options.mode", ""),
     (
         {"temprature": 1},
         "unknown_parameter",
@@ -107,7 +107,7 @@ PARTS: list[tuple[Any, str, str]] = [
     ({"type": "text"}, "missing_required_parameter", "text"),
     ({"type": "text", "text": 5}, "invalid_type", "text"),
     ({"type": "text", "text": "x", "txt": 1}, "unknown_parameter", "txt"),
-    ({"type": "text", "text": "x", "prompt_cache_breakpoint": {}}, "unsupported_parameter", "prompt_cache_breakpoint"),
+    ({"type": "text", "text": "x", "prompt_cache_breakpoint": 1}, "invalid_type", "prompt_cache_breakpoint"),
     ({"type": "image_url", "image_url": {}}, "unsupported_parameter", "type"),
     ({"type": "refusal", "refusal": "x"}, "invalid_value", "type"),
     ({"text": "x"}, "missing_required_parameter", "type"),

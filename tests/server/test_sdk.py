@@ -2,11 +2,13 @@
 
 import asyncio
 import random
+from typing import Any
 
 import openai
 import pytest
 
 from tests.server.serving import CHAT, MESSAGES, live_site
+from tests.tiny_tokenizer import tiny_tokenizer
 
 
 def sdk(url: str, key: str = "none") -> openai.AsyncOpenAI:
@@ -40,8 +42,8 @@ async def test_several_choices_with_log_probabilities() -> None:
         stream = await client.chat.completions.create(**asked, stream=True)  # type: ignore[call-overload]
         pieces = [chunk.choices[0] async for chunk in stream]
         for choice in whole.choices:
-            streamed = [entry for piece in pieces if piece.index == choice.index and piece.logprobs
-                        for entry in piece.logprobs.content or []]  # fmt: skip
+            told = [piece.logprobs for piece in pieces if piece.index == choice.index and piece.logprobs]
+            streamed = [entry for logprobs in told for entry in logprobs.content or []]
             assert streamed == choice.logprobs.content
             assert [len(entry.top_logprobs) for entry in streamed] == [2] * 8
             assert bytes(byte for entry in streamed for byte in entry.bytes or []).decode(errors="replace")
@@ -49,9 +51,45 @@ async def test_several_choices_with_log_probabilities() -> None:
             model="fake", prompt=["a", "bc"], max_tokens=1, logprobs=1, echo=True, n=2, best_of=3
         )
         assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
-        for choice, length in zip(completion.choices, (1, 1, 2, 2), strict=True):
-            assert choice.logprobs is not None and choice.logprobs.tokens is not None
-            assert len(choice.logprobs.tokens) == length + 1
+        for answered, length in zip(completion.choices, (1, 1, 2, 2), strict=True):
+            assert answered.logprobs is not None and answered.logprobs.tokens is not None
+            assert len(answered.logprobs.tokens) == length + 1
+        await server.settle()
+
+
+async def test_prompt_caching_as_the_sdk_has_it() -> None:
+    mark: Any = {"mode": "explicit", "ttl": "30m"}
+    options: Any = {"mode": "explicit", "ttl": "12h"}
+    contents: Any = [
+        {"type": "text", "text": "A long document.", "prompt_cache_breakpoint": mark},
+        {"type": "text", "text": "A question"},
+    ]
+    async with live_site() as (server, url), sdk(url) as client:
+        create = client.chat.completions.create
+        counts = []
+        for question in ("One?", "Two?"):
+            answer = await create(
+                model="fake",
+                messages=[{"role": "user", "content": [*contents, {"type": "text", "text": question}]}],
+                max_tokens=4,
+                prompt_cache_key="documents",
+                prompt_cache_retention="24h",
+                prompt_cache_options=options,
+            )
+            assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+            counts.append(answer.usage.prompt_tokens_details)
+        end = len(tiny_tokenizer().encode("<|im_start|>user\nA long document."))
+        assert (counts[0].cached_tokens, counts[1].cached_tokens) == (0, end)
+        assert [detail.model_dump()["cache_write_tokens"] for detail in counts] == [end, 0]
+        with pytest.raises(openai.BadRequestError) as caught:
+            await create(**CHAT, prompt_cache_options={"ttl": "30d"})  # type: ignore[call-overload]
+        assert caught.value.param == "prompt_cache_options.ttl"
+        plain = await client.completions.create(
+            model="fake", prompt="A long document.", extra_body={"prompt_cache_options": {"ttl": "1h"}}, max_tokens=2
+        )
+        assert plain.choices[0].finish_reason == "length"
+        blocks = (await server.client.get("/cache/stats")).json()["blocks"]
+        assert blocks["soft_pinned"] == blocks["cached"] - 1  # the last block of the answer
         await server.settle()
 
 

@@ -12,6 +12,7 @@ import httpx
 
 from tests.server.serving import CHAT, Site, check_error, events, live_site
 
+CHAT_PATH = "/v1/chat/completions"
 LONG = {**CHAT, "max_tokens": 400}
 RUNNING_USAGE = {"continuous_usage_stats": True}
 
@@ -21,17 +22,17 @@ def address(url: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def wire_request(body: dict[str, Any]) -> bytes:
+def wire_request(body: dict[str, Any], path: str) -> bytes:
     content = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
     return head.encode() + content
 
 
 @asynccontextmanager
-async def connection(url: str, body: dict[str, Any]) -> AsyncIterator[asyncio.StreamReader]:
-    """A raw chat request, sent."""
+async def connection(url: str, body: dict[str, Any], path: str = CHAT_PATH) -> AsyncIterator[asyncio.StreamReader]:
+    """A raw request, sent."""
     reader, writer = await asyncio.open_connection(*address(url))
-    writer.write(wire_request(body))
+    writer.write(wire_request(body, path))
     try:
         yield reader
     finally:
@@ -56,6 +57,15 @@ async def test_hang_up_of_a_running_request_streaming_or_not() -> None:
                 await server.step_entered()
             await aborted(server, 1, "disconnect")
             assert len(server.runner.inner.rows) <= 2
+
+
+async def test_hang_up_during_a_pin_leaves_neither_reference_nor_pin() -> None:
+    async with live_site() as (server, url):
+        server.runner.hold()
+        async with connection(url, {"prompt_token_ids": [1] * 40}, "/cache/pin"):
+            await server.step_entered()
+        await aborted(server, 1, "disconnect")
+        assert await server.engine.pins() == []
 
 
 async def test_hang_up_in_mid_stream() -> None:
@@ -186,7 +196,8 @@ async def test_a_slow_reader_is_aborted_and_delays_nobody() -> None:
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             reader.setblocking(False)
             await loop.sock_connect(reader, address(url))
-            await loop.sock_sendall(reader, wire_request({**LONG, "stream": True, "stream_options": RUNNING_USAGE}))
+            body = {**LONG, "stream": True, "stream_options": RUNNING_USAGE}
+            await loop.sock_sendall(reader, wire_request(body, CHAT_PATH))
             other = asyncio.create_task(client.post("/v1/chat/completions", json={**CHAT, "max_tokens": 300}))
             await server.active(2)
             for _ in range(380):

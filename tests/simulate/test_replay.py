@@ -3,24 +3,24 @@
 import json
 import os
 import random
-from collections import OrderedDict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from openai_kv.simulate.readers import read_trace
 from openai_kv.simulate.result import Case, Mode
 from openai_kv.simulate.run_case import PolicySource, run_case
+from tests.simulate.references import Chains, lru, opt
 
-Chains = list[tuple[int, ...]]
 BLOCK = 512
+REAL_TRACE = Path(__file__).parent.parent / "data" / "conversation_first300.jsonl"
 
 
 def random_chains(seed: int, count: int = 150) -> Chains:
     """Requests over a random tree of prefixes, with popular branches; equal ids mean equal prefixes."""
     rng = random.Random(seed)
-    chains: Chains = [(0,)]
+    chains: list[tuple[int, ...]] = [(0,)]
     number = 1
     for _ in range(count):
         start = rng.choice(chains[-30:])
@@ -47,51 +47,6 @@ def hits(path: Path, policy: str, capacity: int | None, mode: Mode = "radix") ->
     return result.tally.hit_blocks
 
 
-def prefix_hits(chain: Sequence[int], stored: Any) -> int:
-    return next((depth for depth, block in enumerate(chain) if block not in stored), len(chain))
-
-
-def lru(chains: Chains, capacity: int, *, touch_moves: bool = True) -> int:
-    """Touched from the deepest to the root; with `touch_moves` False: FIFO."""
-    stored: OrderedDict[int, None] = OrderedDict()
-    total = 0
-    for chain in chains:
-        total += prefix_hits(chain, stored)
-        for block in reversed(chain):
-            if block in stored:
-                if touch_moves:
-                    stored.move_to_end(block)
-                continue
-            if len(stored) == capacity:
-                stored.popitem(last=False)
-            stored[block] = None
-    return total
-
-
-def opt(chains: Chains, capacity: int) -> int:
-    """Belady with bypass: the farthest next use goes, among equals the deepest; insertion stops where it can't pay."""
-
-    def next_use(block: int, after: int) -> float:
-        return next((i for i in range(after + 1, len(chains)) if block in chains[i]), float("inf"))
-
-    stored: dict[int, tuple[float, int]] = {}
-    total = 0
-    for index, chain in enumerate(chains):
-        total += prefix_hits(chain, stored)
-        for depth, block in enumerate(chain):
-            use = next_use(block, index)
-            if block not in stored:
-                victim = max(stored, key=lambda other: stored[other], default=None)
-                if use == float("inf"):
-                    break
-                if len(stored) == capacity:
-                    if victim is None or stored[victim][0] <= use:
-                        break
-                    del stored[victim]
-            stored[block] = (use, depth)
-    return total
-
-
 @pytest.mark.parametrize("capacity", [1, 3, 7, 20, 60])
 @pytest.mark.parametrize("seed", range(4))
 def test_lru_and_opt_are_what_their_definitions_say(seed: int, capacity: int, tmp_path: Path) -> None:
@@ -108,6 +63,24 @@ def test_the_flat_replay_is_fifo_without_the_leaf_first_rule(capacity: int, tmp_
     path = write_trace(tmp_path, chains)
     assert hits(path, "fifo", capacity, "flat-tail") == lru(chains, capacity, touch_moves=False)
     assert hits(path, "lru", capacity, "flat-tail") == lru(chains, capacity)
+
+
+@pytest.mark.parametrize(("capacity", "by_lru", "by_opt"), [(100, 299, 418), (3000, 360, 676), (4000, 445, 676)])
+def test_real_chats(capacity: int, by_lru: int, by_opt: int) -> None:
+    chains = [request.hash_ids for request in read_trace(REAL_TRACE).requests]
+    assert (len(chains), sum(map(len, chains))) == (300, 8490)
+    assert hits(REAL_TRACE, "lru", capacity) == lru(chains, capacity) == by_lru
+    assert hits(REAL_TRACE, "opt", capacity) == opt(chains, capacity) == by_opt
+
+
+def test_the_halves_add_up() -> None:
+    whole, first = (
+        run_case(Case(str(REAL_TRACE), "lru", 1000, half=half), PolicySource()) for half in ("all", "first")
+    )
+    second = run_case(Case(str(REAL_TRACE), "lru", 1000, half="second"), PolicySource())
+    assert whole.second_half == second.second_half == second.tally
+    assert whole.tally.hit_blocks == first.tally.hit_blocks + second.tally.hit_blocks
+    assert (first.tally.requests, second.tally.requests) == (150, 150)
 
 
 def test_infinite_is_the_ceiling(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Load on any OpenAI-compatible server, and how long it took to answer."""
