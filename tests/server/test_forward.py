@@ -253,6 +253,7 @@ async def test_a_circle_of_servers_is_refused_and_not_tried_again() -> None:
         answer = await client.post(url + CHAT_URL, json=GPT)
         check_error(answer, 502, "upstream_loop")
         assert answer.headers["x-should-retry"] == "false"
+        await other.exported()
         assert [stats.status for stats in other.exporter.http] == [502]
         models = (await client.get(f"{url}/v1/models")).json()
         assert [model["id"] for model in models["data"]] == ["fake"]
