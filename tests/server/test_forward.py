@@ -47,6 +47,7 @@ async def test_bodies_status_and_headers_pass_unchanged() -> None:
             assert (answer.headers["retry-after"], answer.headers["content-type"]) == ("99", "application/json")
             assert "set-cookie" not in answer.headers and answer.headers["server"] != "x"
         assert far.open == 1, "the connection is used again"
+        await server.exported()
         assert {stats.route for stats in server.exporter.http} >= {CHAT_URL}
 
 
