@@ -111,6 +111,9 @@ class ServerSettings(Section):
     max_prompts: int = Field(128, gt=0, description="most prompts in one completion request")
     max_stop_strings: int = Field(16, gt=0, description="most stop strings in a request")
     max_stop_length: int = Field(1024, gt=0, description="longest stop string in characters")
+    max_stop_token_ids: int = Field(128, gt=0, description="most token ids in stop_token_ids")
+    max_n: int = Field(16, gt=0, description="most answers to one prompt: n and best_of")
+    max_logprobs: int = Field(20, ge=0, description="most tokens to report log probabilities of at one position")
     max_logit_bias: int = Field(1024, gt=0, description="most entries of logit_bias")
     default_max_tokens: int = Field(0, ge=0, description="cap of a chat answer when the client gives none; 0 = off")
     max_queue: int = Field(256, gt=0, description="requests that may wait; beyond it 429")
@@ -123,6 +126,7 @@ class ServerSettings(Section):
     sse_ping: float = Field(15, ge=0, description="longest silence in a stream in seconds; 0 = no keep-alive")
     drain_timeout: float = Field(30, ge=0, description="seconds running requests get after SIGTERM")
     cors_origins: Origins = Field((), description="origins of web pages that may call, or *; empty = CORS is off")
+    allow_priority: bool = Field(True, description="let requests set a priority")
     metrics_public: bool = Field(False, description="serve /metrics without a key")
     metrics_exporters: Names = Field(("prometheus",), description="metrics exporters to run, by name")
 

@@ -40,10 +40,19 @@ class Herd:
         return False
 
     def defer(self, request: Request, num_cached_tokens: int) -> bool:
-        """Have it wait if a running request is going to compute and store at least one whole block that it lacks."""
-        wanted = num_cached_tokens + self._block_size
-        if wanted >= len(request.token_ids) or request.info.retention.bypasses:
+        """Have it wait if a running request is going to compute and store at least one whole block that it lacks.
+
+        A further choice for a prompt waits for all of it: its whole block table but the tail is then the first one's.
+        """
+        whole, wanted = len(request.token_ids), num_cached_tokens + self._block_size
+        if request.info.retention.bypasses:
             return False
+        if request.choice and num_cached_tokens < whole and self._follow(request, whole):
+            return True
+        return wanted < whole and self._follow(request, wanted)
+
+    def _follow(self, request: Request, wanted: int) -> bool:
+        """Wait for whoever has yet to compute the first `wanted` tokens, if there is one."""
         prefix = request.token_ids[:wanted]
         for other in self._running:
             if _leads(other, request, wanted) and other.token_ids[:wanted] == prefix:

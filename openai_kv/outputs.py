@@ -1,10 +1,10 @@
 """What the layers hand each other in one engine step; the scheduler and the model runner meet only here."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
 
-from openai_kv.request import FinishReason, SamplingParams
+from openai_kv.request import FinishReason, SamplingParams, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class ScheduledRequest:
     `token_ids` run at positions `num_computed_tokens ..`; their K and V go to the blocks of `block_ids` (the whole
     block table). `samples`: the last row is sampled. With `hidden_slot` (an exact hit) there are no rows, the stored
     hidden state is sampled. `store_slot`: keep the last row's hidden state there. Slots are read before any is written.
-    `seed` and `num_output_tokens` name the draw. `prompt_token_ids`, `output_token_ids` are for penalties.
+    `seed`, `choice` and the number of output tokens name the draw. `prompt_token_ids`, `output_token_ids` are for
+    penalties. `prompt_logprobs`: report this many at every row that a token of the prompt follows; None: no report.
     """
 
     request_id: str
@@ -41,6 +42,8 @@ class ScheduledRequest:
     output_token_ids: Sequence[int]
     hidden_slot: int | None = None
     store_slot: int | None = None
+    choice: int = 0
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,17 @@ class SchedulerOutput:
 
 @dataclass(frozen=True, slots=True)
 class ModelRunnerOutput:
-    """Sampled token by request id; attention mass by block id (empty unless the policy needs it); bytes of K/V read."""
+    """Sampled token by request id; attention mass by block id (empty unless the policy needs it); bytes of K/V read.
+
+    `logprobs` of the sampled tokens and `prompt_logprobs` of the prompt tokens after this step's rows, both by request
+    id and only for requests that ask.
+    """
 
     sampled_token_ids: Mapping[str, int]
     attention_mass: Mapping[int, float] = field(default_factory=dict)
     attention_read_bytes: int = 0
+    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
+    prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +108,10 @@ class ModelRunner(Protocol):
 class RequestOutput:
     """What one step (or several, when the reader is slow) added to one request.
 
-    `text` is safe to show: never part of a stop string or of a UTF-8 sequence. The counts are running totals;
-    `cache_write_tokens` is final once `finish_reason` is set. Times are seconds since arrival, None before they happen.
+    `text` is safe to show: never part of a stop string or of a UTF-8 sequence. `logprobs` are of the tokens whose text
+    this is, with the last output of all that are left; `prompt_logprobs` come once, complete but for the first token.
+    The counts are running totals; `cache_write_tokens` is final once `finish_reason` is set. Times are seconds since
+    arrival, None before they happen.
     """
 
     request_id: str
@@ -117,3 +128,18 @@ class RequestOutput:
     first_token_seconds: float | None = None
     total_seconds: float = 0.0
     num_preemptions: int = 0
+    choice: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+
+    def after(self, older: Self | None) -> Self:
+        """Both as one."""
+        if older is None:
+            return self
+        return replace(
+            self,
+            text=older.text + self.text,
+            token_ids=older.token_ids + self.token_ids,
+            logprobs=older.logprobs + self.logprobs,
+            prompt_logprobs=older.prompt_logprobs + self.prompt_logprobs,
+        )

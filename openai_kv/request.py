@@ -24,6 +24,7 @@ class SamplingParams:
     """How output tokens are drawn and when the output ends; ranges are checked by whoever builds it.
 
     `temperature` below 1e-5 is greedy. `top_k` -1 or 0 is off. `seed` None: the engine draws one per request.
+    `logprobs`, `prompt_logprobs`: how many of the most likely tokens to report at each position; None: no report.
     """
 
     max_tokens: int
@@ -38,7 +39,27 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
     ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """One position of a text: natural logs of the softmax over the model's raw logits.
+
+    `top` are the most likely tokens with theirs, falling, of equals the lower id first; `rank` counts in that order
+    from 1. `text_offset`: characters of output text before the token.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+    text_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +122,24 @@ class RequestInfo:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One sequence in the engine. `num_computed_tokens` of `token_ids` have their K and V in the cache."""
+    """One sequence in the engine. `num_computed_tokens` of `token_ids` have their K and V in the cache.
+
+    `choice` numbers the answers to one prompt. `logprobs` are those of output tokens that no output has told of yet,
+    `prompt_logprobs` those of the prompt without its first token.
+    """
 
     info: RequestInfo
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
     arrival_time: float
     seed: int = 0
+    choice: int = 0
+    priority: int = 0
     status: RequestStatus = RequestStatus.WAITING
     token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     num_cached_tokens: int | None = None
     cache_write_tokens: int = 0
     hit_kind: str = "miss"
@@ -131,6 +160,17 @@ class Request:
     @property
     def num_prompt_tokens(self) -> int:
         return len(self.prompt_token_ids)
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """Smaller goes first: by priority, then by arrival."""
+        return self.priority, self.arrival_time
+
+    @property
+    def lacks_prompt_logprobs(self) -> bool:
+        """Then every position of the prompt has yet to be run, whatever the cache holds."""
+        begun, num_found = self.first_scheduled_time is not None, len(self.prompt_logprobs)
+        return self.params.prompt_logprobs is not None and not (begun and num_found == self.num_prompt_tokens - 1)
 
     @property
     def num_output_tokens(self) -> int:

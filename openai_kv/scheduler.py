@@ -1,14 +1,14 @@
 """Decides each step's work: who runs, how many tokens, who waits, who is pushed back. After vLLM's scheduler."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from sortedcontainers import SortedKeyList
 
 from openai_kv.cache.hit import CacheHit
-from openai_kv.cache.manager import KVCacheManager
+from openai_kv.cache.manager import NOTHING, KVCacheManager
 from openai_kv.herd import Herd
 from openai_kv.outputs import BlockCopy, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import FinishReason, Request, RequestStatus
@@ -19,6 +19,9 @@ class OutputText(Protocol):
 
     def append(self, request: Request, token_id: int) -> str | None:
         """Take one more output token; the stop string its text completed, if any."""
+
+    def append_end(self, request: Request, token_id: int, *, visible: bool) -> None:
+        """Take the last output token, which ends the text by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,8 @@ class Scheduler:
     ) -> None:
         self.manager = manager
         self.limits = limits
-        self.waiting: SortedKeyList[Request, float] = SortedKeyList(key=lambda request: request.arrival_time)
-        self.running: SortedKeyList[Request, float] = SortedKeyList(key=lambda request: request.arrival_time)
+        self.waiting: SortedKeyList[Request, tuple[int, float]] = SortedKeyList(key=lambda request: request.order)
+        self.running: SortedKeyList[Request, tuple[int, float]] = SortedKeyList(key=lambda request: request.order)
         self.ended: list[Request] = []  # since the last schedule()
         self.num_preemptions = 0
         self._requests: dict[str, Request] = {}
@@ -124,10 +127,10 @@ class Scheduler:
                 plan.requests[request.request_id] = self._rows(request, num_tokens)
 
     def _make_room(self, request: Request, num_tokens: int, plan: _Plan) -> bool:
-        """Grow the block table, preempting the youngest running request as often as needed; False: it was this one."""
+        """Grow the block table, preempting the last of the running as often as needed; False: it was this one."""
         while not self.manager.allocate_slots(request.request_id, num_tokens):
             victim = self.running[-1]
-            assert victim.request_id not in plan.requests, "the youngest is scheduled last"
+            assert victim.request_id not in plan.requests, "the last in order is scheduled last"
             self._preempt(victim)
             plan.preempted = True
             if victim is request:
@@ -139,6 +142,8 @@ class Scheduler:
         self._release(request, keep=True)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
+        if request.lacks_prompt_logprobs:
+            request.prompt_logprobs.clear()
         request.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.add(request)
@@ -152,13 +157,14 @@ class Scheduler:
 
     def _admit(self, request: Request, plan: _Plan) -> bool:
         """Give a waiting request its blocks and first rows; False: the pool is full, and nobody may overtake."""
-        hit = self.manager.lookup(request.token_ids, request.info)
-        if self._herd.defer(request, hit.num_tokens):
+        reads = not request.lacks_prompt_logprobs
+        hit = self.manager.lookup(request.token_ids, request.info) if reads else NOTHING
+        if reads and self._herd.defer(request, hit.num_tokens):
             return True
-        first_time = request.num_cached_tokens is None
+        count = request.choice == 0 and request.num_cached_tokens is None
         # A block to grow for each that runs, or the newcomer would be preempted as soon as one of them needs it.
         spare = len(self.running)
-        copies = self.manager.admit(request.info, hit, len(request.token_ids), count=first_time, spare=spare)
+        copies = self.manager.admit(request.info, hit, len(request.token_ids), count=count, spare=spare)
         if copies is None:
             return False
         plan.copies.extend(copies)
@@ -195,6 +201,8 @@ class Scheduler:
             output_token_ids=request.output_token_ids,
             hidden_slot=hidden_slot,
             store_slot=self._reserve_slot(request) if complete and num_tokens else None,
+            choice=request.choice,
+            prompt_logprobs=request.params.prompt_logprobs if request.lacks_prompt_logprobs else None,
         )
 
     def _reserve_slot(self, request: Request) -> int | None:
@@ -213,7 +221,8 @@ class Scheduler:
         updated = [self._requests[item.request_id] for item in scheduled.requests]
         for request, item in zip(updated, scheduled.requests, strict=True):
             self._cache(request, item)
-            self._append(request, output.sampled_token_ids)
+            request.prompt_logprobs.extend(output.prompt_logprobs.get(request.request_id, ()))
+            self._append(request, output)
         return updated
 
     def _cache(self, request: Request, item: ScheduledRequest) -> None:
@@ -228,10 +237,12 @@ class Scheduler:
         if after >= request.num_prompt_tokens and not request.num_output_tokens:
             self.manager.pins.keep(request.info, request.prompt_token_ids, request.num_cached_tokens or 0)
 
-    def _append(self, request: Request, sampled: Mapping[str, int]) -> None:
-        token_id = sampled.get(request.request_id)
+    def _append(self, request: Request, output: ModelRunnerOutput) -> None:
+        token_id = output.sampled_token_ids.get(request.request_id)
         if token_id is not None:
             request.token_ids.append(token_id)
+            if request.request_id in output.logprobs:
+                request.logprobs.append(output.logprobs[request.request_id])
             self._stop(request, token_id)
         elif request.params.max_tokens == 0 and request.num_computed_tokens == request.num_prompt_tokens:
             self._finish(request, FinishReason.LENGTH)
@@ -242,13 +253,19 @@ class Scheduler:
             self._finish(request, reason)
 
     def _finish_reason(self, request: Request, token_id: int) -> FinishReason | None:
-        if token_id in self.limits.eos_token_ids and not request.params.ignore_eos:
+        params = request.params
+        if token_id in self.limits.eos_token_ids and not params.ignore_eos:
+            self._text.append_end(request, token_id, visible=False)
+            return FinishReason.STOP
+        if token_id in params.stop_token_ids:
+            request.stop_reason = token_id
+            self._text.append_end(request, token_id, visible=params.include_stop_str_in_output)
             return FinishReason.STOP
         request.stop_reason = self._text.append(request, token_id)
         if request.stop_reason is not None:
             return FinishReason.STOP
         full = len(request.token_ids) >= self.limits.max_model_len
-        return FinishReason.LENGTH if full or request.num_output_tokens >= request.params.max_tokens else None
+        return FinishReason.LENGTH if full or request.num_output_tokens >= params.max_tokens else None
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
         running = request.status is RequestStatus.RUNNING

@@ -9,10 +9,16 @@ from jinja2.exceptions import TemplateError as JinjaError
 from tokenizers.decoders import DecodeStream
 
 from openai_kv.errors import ModelLoadError, TemplateError
+from openai_kv.time_limit import TimeUp, time_limit
+from openai_kv.token_bytes import TokenBytes
 
 MAX_TEMPLATE_OUTPUT = 16 * 2**20
+MAX_TEMPLATE_SECONDS = 1.0
+TEMPLATE_FILE = "<template>"  # what jinja says its code is from
 # What jinja itself raises, and what expressions over a client's values can.
-TEMPLATE_FAILURES = (JinjaError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+TEMPLATE_FAILURES = (
+    JinjaError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError,
+)  # fmt: skip
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -25,6 +31,7 @@ class Tokenizer:
                 f"the tokenizer {type(hf_tokenizer).__name__} has no `tokenizers` backend (tokenizer.json)"
             )
         self._hf = hf_tokenizer
+        self._token_bytes = TokenBytes(hf_tokenizer)
         self.vocab_size: int = len(hf_tokenizer)
         self.special_ids: Mapping[str, int] = {
             token.content: index for index, token in hf_tokenizer.added_tokens_decoder.items() if token.special
@@ -54,6 +61,20 @@ class Tokenizer:
         strs: list[str] = self._hf.convert_ids_to_tokens(list(token_ids))
         return strs
 
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """What the token adds inside a text; None for an id that the tokenizer doesn't know."""
+        return self._token_bytes.of(token_id)
+
+    def token_starts(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """How many characters of `text` come before each token of its encoding."""
+        options = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
+        encoding = self._hf(text, add_special_tokens=add_special_tokens, **options)
+        starts, end = list[int](), 0
+        for (first, last), added in zip(encoding["offset_mapping"], encoding["special_tokens_mask"], strict=True):
+            starts.append(end if added else min(first, end))
+            end = max(end, last)
+        return starts
+
     @property
     def default_prompt(self) -> list[int]:
         """What stands for an empty prompt: BOS, else EOS."""
@@ -69,18 +90,24 @@ class Tokenizer:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text of the model's own chat template, rendered in transformers' sandbox; raises TemplateError."""
+        """The text of the model's own chat template, rendered in transformers' sandbox; raises TemplateError.
+
+        It may take a second of work and make 16 MiB of text.
+        """
         if not self._hf.chat_template:
             raise TemplateError("The model has no chat template.", param="messages", code="no_chat_template")
         try:
-            text: str = self._hf.apply_chat_template(
-                list(messages),
-                tools=list(tools) if tools else None,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                tokenize=False,
-                **(template_kwargs or {}),
-            )
+            with time_limit(MAX_TEMPLATE_SECONDS, TEMPLATE_FILE):
+                text: str = self._hf.apply_chat_template(
+                    list(messages),
+                    tools=list(tools) if tools else None,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    tokenize=False,
+                    **(template_kwargs or {}),
+                )
+        except TimeUp:
+            raise TemplateError("The chat template takes too long over these messages.", param="messages") from None
         except TEMPLATE_FAILURES as error:
             raise TemplateError(f"The chat template refuses these messages: {error}", param="messages") from error
         if len(text) > MAX_TEMPLATE_OUTPUT:
@@ -129,11 +156,24 @@ class StreamDecoder:
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
+        self._skipped = frozenset(tokenizer.special_ids.values() if skip_special_tokens else ())
         self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
         self._held: list[int] = []
 
+    @property
+    def holds(self) -> bool:
+        """Whether tokens came that gave no text yet."""
+        return bool(self._held)
+
+    @property
+    def num_held(self) -> int:
+        """How many whole characters are held back before the incomplete one, which has four bytes at most."""
+        return len(self._decode(self._held[:4]).rstrip(REPLACEMENT)) if self._held else 0
+
     def step(self, token_id: int) -> str:
         """Text that became complete with this token."""
+        if token_id in self._skipped:
+            return ""
         piece = self._step(token_id)
         if piece is None:
             self._held.append(token_id)
@@ -143,9 +183,12 @@ class StreamDecoder:
 
     def flush(self) -> str:
         """The tail of an incomplete sequence, as U+FFFD."""
-        tail = self._tokenizer.decode(self._held, skip_special_tokens=self._skip) if self._held else ""
+        tail = self._decode(self._held) if self._held else ""
         self._held.clear()
         return tail if REPLACEMENT in tail else ""
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skip)
 
     def _step(self, token_id: int) -> str | None:
         try:

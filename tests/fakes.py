@@ -1,10 +1,11 @@
 """A model runner without a model: its "K and V" are the token ids, so a wrong block table changes the text."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.request import TokenLogprobs
 
 VOCAB_SIZE = 1000
 EMPTY = -1
@@ -21,6 +22,14 @@ def expected_output(prompt: Sequence[int], num_tokens: int, vocab_size: int = VO
     for _ in range(num_tokens):
         context.append(next_token(context, vocab_size))
     return context[len(prompt) :]
+
+
+def fake_logprobs(context: Sequence[int], token_id: int, count: int, vocab_size: int = VOCAB_SIZE) -> TokenLogprobs:
+    """The fake model likes `next_token` best, then each id after it a little less."""
+    best = next_token(context, vocab_size)
+    top = tuple(((best + index) % vocab_size, -0.5 * (index + 1)) for index in range(count))
+    rank = (token_id - best) % vocab_size + 1
+    return TokenLogprobs(token_id, -0.5 * rank, rank, top)
 
 
 def fake_info(**changes: object) -> ModelInfo:
@@ -64,7 +73,23 @@ class FakeModelRunner:
                 token = next_token(self._read(request), self.info.vocab_size)
                 sampled |= {request.request_id: token} if request.samples else {}
                 self._hidden |= {} if request.store_slot is None else {request.store_slot: token}
-        return ModelRunnerOutput(sampled)
+        logprobs = {r.request_id: self._logprobs(r, sampled) for r in scheduled.requests if self._reports(r)}
+        prompts = {r.request_id: self._of_prompt(r) for r in scheduled.requests if r.prompt_logprobs is not None}
+        return ModelRunnerOutput(sampled, logprobs=logprobs, prompt_logprobs=prompts)
+
+    def _reports(self, request: ScheduledRequest) -> bool:
+        return request.samples and request.params.logprobs is not None
+
+    def _logprobs(self, request: ScheduledRequest, sampled: Mapping[str, int]) -> TokenLogprobs:
+        context = [*request.prompt_token_ids, *request.output_token_ids]
+        count = request.params.logprobs or 0
+        return fake_logprobs(context, sampled[request.request_id], count, self.info.vocab_size)
+
+    def _of_prompt(self, request: ScheduledRequest) -> list[TokenLogprobs]:
+        start, prompt = request.num_computed_tokens, list(request.prompt_token_ids)
+        positions = range(start + 1, min(start + len(request.token_ids) + 1, len(prompt)))
+        count, vocab_size = request.prompt_logprobs or 0, self.info.vocab_size
+        return [fake_logprobs(prompt[:end], prompt[end], count, vocab_size) for end in positions]
 
     def _write(self, request: ScheduledRequest) -> range:
         start = request.num_computed_tokens

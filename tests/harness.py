@@ -77,11 +77,21 @@ def fake_runner(shape: Shape, **info: object) -> FakeModelRunner:
     return FakeModelRunner(shape.num_blocks, shape.block_size, fake_info(**(values | info)))
 
 
-def make_request(prompt: Sequence[int], max_tokens: int = 8, *, namespace: str = "", **params: object) -> Request:
+def make_request(
+    prompt: Sequence[int],
+    max_tokens: int = 8,
+    *,
+    namespace: str = "",
+    choice: int = 0,
+    priority: int = 0,
+    **params: object,
+) -> Request:
     number = next(NUMBERS)
     sampling = SamplingParams(max_tokens=max_tokens, **params)  # type: ignore[arg-type]
     info = RequestInfo(f"request-{number}", len(prompt), namespace=namespace)
-    return Request(info, tuple(prompt), sampling, arrival_time=float(number))
+    seed = sampling.seed or 0
+    order = {"choice": choice, "priority": priority, "arrival_time": float(number)}
+    return Request(info, tuple(prompt), sampling, seed=seed, **order)  # type: ignore[arg-type]
 
 
 def exported(group: ExporterGroup) -> None:

@@ -71,6 +71,19 @@ def test_a_tokenizer_without_a_backend_is_refused() -> None:
         Tokenizer(Slow())
 
 
+def test_a_template_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_module, "MAX_TEMPLATE_SECONDS", 0.05)
+    nested = "{% for a in range(90000) %}" * 3 + "{% set b = a %}" + "{% endfor %}" * 3
+    with pytest.raises(TemplateError, match="too long") as caught:
+        tiny_tokenizer(nested).render_chat(MESSAGES)
+    assert (caught.value.code, caught.value.param) == ("template_error", "messages")
+
+
+def test_a_template_that_asks_for_too_much_memory_is_refused() -> None:
+    with pytest.raises(TemplateError, match="refuses"):
+        tiny_tokenizer("{{ 'x' * 10 ** 15 }}").render_chat(MESSAGES)
+
+
 @pytest.mark.parametrize("trim_offsets", [False, True])
 def test_tokens_wholly_before_an_end(trim_offsets: bool) -> None:
     """Some tokenizers leave the white space of a token out of its span."""

@@ -1,5 +1,7 @@
 """A byte-level tokenizer without merges: every byte is a token, so any text and any split of it can be made."""
 
+from collections.abc import Sequence
+
 from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -15,8 +17,12 @@ SPECIALS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 
 def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> Tokenizer:
     """Ids 0..255 are the bytes in the order of the byte-level alphabet, then the special tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = BackendTokenizer(models.BPE(vocab={char: index for index, char in enumerate(alphabet)}, merges=[]))
+    return byte_level_tokenizer(sorted(pre_tokenizers.ByteLevel.alphabet()), chat_template)
+
+
+def byte_level_tokenizer(vocabulary: Sequence[str], chat_template: str | None = None) -> Tokenizer:
+    """Ids as in `vocabulary`, which is written in the byte-level alphabet, then the special tokens."""
+    backend = BackendTokenizer(models.BPE(vocab={token: index for index, token in enumerate(vocabulary)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(SPECIALS)

@@ -3,6 +3,7 @@
 import math
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from openai_kv.errors import OverloadedError
@@ -31,6 +32,7 @@ class WaitingRoom:
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._groups: Counter[str] = Counter()
+        self._begun: set[str] = set()
         self._num_tokens = 0
         self._seconds_per_request = 1.0
 
@@ -38,14 +40,23 @@ class WaitingRoom:
         with self._lock:
             return request_id in self._entries
 
-    def enter(self, request_id: str, group: str, num_tokens: int) -> None:
-        """Raises OverloadedError when the queue is full; the sequences of one HTTP request (`group`) count once."""
+    def may_expire(self, request_id: str) -> bool:
+        """Whether it waits, and nothing of its group has had a first step."""
         with self._lock:
-            if group not in self._groups and self._groups:
-                self._check(len(self._groups), self._num_tokens + num_tokens)
-            self._entries[request_id] = _Entry(group, num_tokens)
-            self._groups[group] += 1
-            self._num_tokens += num_tokens
+            entry = self._entries.get(request_id)
+            return entry is not None and entry.group not in self._begun
+
+    def enter(self, group: str, num_tokens: Mapping[str, int]) -> None:
+        """All sequences of one HTTP request, by their ids, with how many prompt tokens each; `group` counts once.
+
+        Raises OverloadedError when the queue is full.
+        """
+        with self._lock:
+            if self._groups:
+                self._check(len(self._groups), self._num_tokens + sum(num_tokens.values()))
+            self._entries |= {request_id: _Entry(group, count) for request_id, count in num_tokens.items()}
+            self._groups[group] += len(num_tokens)
+            self._num_tokens += sum(num_tokens.values())
 
     def leave(self, request_id: str) -> None:
         with self._lock:
@@ -54,8 +65,10 @@ class WaitingRoom:
                 return
             self._num_tokens -= entry.num_tokens
             self._groups[entry.group] -= 1
+            self._begun.add(entry.group)
             if not self._groups[entry.group]:
                 del self._groups[entry.group]
+                self._begun.discard(entry.group)
 
     def served(self, seconds: float) -> None:
         """A seat was taken for so long, by the number of seats: the running estimate behind Retry-After."""

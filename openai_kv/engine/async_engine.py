@@ -33,12 +33,21 @@ class EngineState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One sequence to generate. The sequences of one HTTP request share `group` (default: a group of its own)."""
+    """One sequence to generate. The sequences of one HTTP request share `group` (default: a group of its own).
+
+    `choice` numbers the answers to one prompt, which the first of them computes; the lowest `priority` goes first.
+    """
 
     info: RequestInfo
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
     group: str = ""
+    choice: int = 0
+    priority: int = 0
+
+    @property
+    def num_queued_tokens(self) -> int:
+        return 0 if self.choice else len(self.prompt_token_ids)
 
 
 class AsyncEngine:
@@ -83,14 +92,24 @@ class AsyncEngine:
         self._idle.set()
         self._thread.start()
 
+    def reserve(self, requests: Sequence[EngineRequest]) -> None:
+        """Take places in the queue for all sequences of one HTTP request, or for none; `abort` gives them back.
+
+        Raises what `generate` does before its first output.
+        """
+        self._check_accepting()
+        group = requests[0].group or requests[0].info.request_id
+        self._room.enter(group, {request.info.request_id: request.num_queued_tokens for request in requests})
+
     async def generate(self, request: EngineRequest) -> AsyncGenerator[RequestOutput, None]:
         """Outputs, the last one with a finish reason. Raises before the first when overloaded, draining or dead.
 
         Leaving early does not end the request: call `abort`.
         """
-        self._check_accepting()
         request_id = request.info.request_id
-        self._room.enter(request_id, request.group or request_id, len(request.prompt_token_ids))
+        if request_id not in self._room:
+            self.reserve([request])
+        self._check_accepting()
         stream = self._streams[request_id] = OutputStream()
         self._idle.clear()
         timer = self._loop.call_later(self._limits.queue_timeout, self._expire, request_id)
@@ -103,6 +122,7 @@ class AsyncEngine:
 
     def abort(self, request_id: str) -> None:
         """End a request and free its blocks before the next step; harmless when it has ended."""
+        self._room.leave(request_id)
         self._thread.submit(lambda engine: self.on_outputs(engine.abort(request_id)))
 
     async def stats(self) -> EngineStats:
@@ -217,7 +237,15 @@ class AsyncEngine:
 
     def _submit(self, request: EngineRequest) -> None:
         seed = secrets.randbits(63) if request.params.seed is None else request.params.seed
-        sequence = Request(request.info, request.prompt_token_ids, request.params, self._clock(), seed)
+        sequence = Request(
+            info=request.info,
+            prompt_token_ids=request.prompt_token_ids,
+            params=request.params,
+            arrival_time=self._clock(),
+            seed=seed,
+            choice=request.choice,
+            priority=request.priority,
+        )
         self._thread.submit(lambda engine: engine.add(sequence))
 
     def _check_accepting(self) -> None:
@@ -229,7 +257,7 @@ class AsyncEngine:
             raise UnavailableError("The server takes no new requests: it is draining.", code="draining", retry_after=5)
 
     def _expire(self, request_id: str) -> None:
-        if request_id in self._room:
+        if self._room.may_expire(request_id):
             wait = self._room.retry_after(1)
             self._fail(request_id, OverloadedError("Waited too long to start.", code="queue_timeout", retry_after=wait))
 

@@ -1,6 +1,7 @@
 """Turns each request's tokens into text that is safe to show, and finds stop strings in it."""
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 
 from openai_kv.request import Request
 from openai_kv.tokenizer import StreamDecoder, Tokenizer
@@ -11,9 +12,11 @@ class StopStrings:
     """Looks for stop strings in a growing text and knows what may be shown of it.
 
     The earliest match wins, at the same place the longest; a match counts only if it ends after `protected` characters.
+    The text ends before the match, with `include` after it.
     """
 
     stops: tuple[str, ...]
+    include: bool = False
     protected: int = 0
     text: str = ""
     shown: int = 0
@@ -27,7 +30,7 @@ class StopStrings:
         found = [(at, -len(stop), stop) for stop in self.stops if (at := self._find(stop)) >= 0]
         if found:
             at, _, self.matched = min(found)
-            self.text = self.text[:at]
+            self.text = self.text[:at] + (self.matched if self.include else "")
 
     def take(self, *, last: bool) -> str:
         """What became safe to show; everything when it is the `last` call or a stop string was found."""
@@ -50,10 +53,56 @@ class StopStrings:
         return any(stop.startswith(tail) for stop in self.stops)
 
 
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """New text, and where in the whole text the tokens begin that it (and nothing else any more) is the text of."""
+
+    text: str
+    token_starts: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Span:
+    start: int
+    end: int
+
+
 @dataclass(slots=True)
 class _Output:
+    """`spans` are of the tokens that no piece has told of yet; `num_whole` of them have all their text in `text`."""
+
     decoder: StreamDecoder
     text: StopStrings
+    spans: deque[_Span] = field(default_factory=deque)
+    num_whole: int = 0
+
+    def append(self, token_id: int, *, protect: bool) -> None:
+        start = len(self.text.text) + self.decoder.num_held
+        self.text.append(self.decoder.step(token_id), protect=protect)
+        self._mark(start)
+
+    def close(self, ending: str) -> None:
+        """With one more token the text ends, and ends with `ending`, be there a stop string in it or not."""
+        start = len(self.text.text) + self.decoder.num_held
+        self.text.text += self.decoder.flush() + ending
+        self._mark(start)
+
+    def _mark(self, start: int) -> None:
+        self.spans.append(_Span(start, start))
+        if self.decoder.holds:
+            return
+        for index in range(self.num_whole, len(self.spans)):
+            self.spans[index].end = len(self.text.text)
+        self.num_whole = len(self.spans)
+
+    def take(self, *, last: bool) -> TextPiece:
+        if last and self.decoder.holds and self.text.matched is None:
+            self.text.append(self.decoder.flush())
+        text, starts = self.text.take(last=last), list[int]()
+        while self.spans and (last or (self.num_whole and self.spans[0].end <= self.text.shown)):
+            starts.append(min(self.spans.popleft().start, len(self.text.text)))
+            self.num_whole -= 1
+        return TextPiece(text, tuple(starts))
 
 
 class Detokenizer:
@@ -64,26 +113,35 @@ class Detokenizer:
         self._outputs: dict[str, _Output] = {}
 
     def add(self, request: Request) -> None:
-        self._outputs[request.request_id] = _Output(self._tokenizer.stream_decoder(), StopStrings(request.params.stop))
+        params = request.params
+        decoder = self._tokenizer.stream_decoder(skip_special_tokens=params.skip_special_tokens)
+        self._outputs[request.request_id] = _Output(
+            decoder, StopStrings(params.stop, include=params.include_stop_str_in_output)
+        )
 
     def append(self, request: Request, token_id: int) -> str | None:
         """Take one more output token; the stop string its text completed, if any."""
         output = self._outputs[request.request_id]
         protect = request.num_output_tokens <= request.params.min_tokens
         stop = None if protect else self._special_stop(request, token_id)
-        if stop is None:
-            output.text.append(output.decoder.step(token_id), protect=protect)
-        return stop or output.text.matched
+        if stop is not None:
+            output.close(stop if request.params.include_stop_str_in_output else "")
+            return stop
+        output.append(token_id, protect=protect)
+        return output.text.matched
 
-    def take(self, request: Request) -> str:
-        """What is new and safe to show; with the end of the request, all of it."""
+    def append_end(self, request: Request, token_id: int, *, visible: bool) -> None:
+        """Take the last output token, which ends the text by itself."""
         output = self._outputs[request.request_id]
+        output.close(output.decoder.step(token_id) if visible else "")
+
+    def take(self, request: Request) -> TextPiece:
+        """What is new and safe to show; with the end of the request, all of it."""
         finished = request.finish_reason is not None
-        if finished and output.text.matched is None:
-            output.text.append(output.decoder.flush())
+        piece = self._outputs[request.request_id].take(last=finished)
         if finished:
             del self._outputs[request.request_id]
-        return output.text.take(last=finished)
+        return piece
 
     def drop(self, request: Request) -> None:
         """Forget a request whose text nobody will take; harmless if it is known no more."""

@@ -1,15 +1,8 @@
 """From the engine thread's steps to one reader: outputs merge while the reader is busy, so the buffer stays small."""
 
 import asyncio
-from dataclasses import replace
 
 from openai_kv.outputs import RequestOutput
-
-
-def _merge(older: RequestOutput | None, newer: RequestOutput) -> RequestOutput:
-    if older is None:
-        return newer
-    return replace(newer, text=older.text + newer.text, token_ids=older.token_ids + newer.token_ids)
 
 
 class OutputStream:
@@ -24,7 +17,7 @@ class OutputStream:
     def put(self, output: RequestOutput) -> None:
         """Ignored after `fail`: the end of a request that was failed is no answer."""
         if self._error is None:
-            self._pending = _merge(self._pending, output)
+            self._pending = output.after(self._pending)
             self._changed.set()
 
     def fail(self, error: Exception) -> None:

@@ -1,14 +1,15 @@
 """After each step: outputs for the clients, records for the exporters."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-from openai_kv.engine.detokenizer import Detokenizer
+from openai_kv.engine.detokenizer import Detokenizer, TextPiece
 from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import RequestStats, StepStats
 from openai_kv.outputs import ModelRunnerOutput, RequestOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.recording import TraceRecorder
-from openai_kv.request import FinishReason, Request
+from openai_kv.request import FinishReason, Request, TokenLogprobs
 from openai_kv.scheduler import Scheduler
 
 
@@ -84,12 +85,12 @@ class Reporter:
         """The end of a request whose step failed; its text may be lost."""
         request.finish_reason = FinishReason.ERROR
         self._detokenizer.drop(request)
-        return self._output(request, "", ())
+        return self._output(request, TextPiece("", ()), ())
 
-    def _output(self, request: Request, text: str, token_ids: tuple[int, ...]) -> RequestOutput:
+    def _output(self, request: Request, piece: TextPiece, token_ids: tuple[int, ...]) -> RequestOutput:
         result = RequestOutput(
             request_id=request.request_id,
-            text=text,
+            text=piece.text,
             token_ids=token_ids,
             num_prompt_tokens=request.num_prompt_tokens,
             num_output_tokens=request.num_output_tokens,
@@ -102,12 +103,24 @@ class Reporter:
             first_token_seconds=_since(request, request.first_token_time),
             total_seconds=self._clock() - request.arrival_time,
             num_preemptions=request.num_preemptions,
+            choice=request.choice,
+            logprobs=tuple(_take_logprobs(request, piece)),
+            prompt_logprobs=tuple(request.prompt_logprobs) if request.num_output_tokens == len(token_ids) else (),
         )
         if request.finish_reason is not None:
             self._exporters.on_request_finished(_request_stats(request, result))
             if self._recorder is not None:
                 self._recorder.record(request)
         return result
+
+
+def _take_logprobs(request: Request, piece: TextPiece) -> Iterator[TokenLogprobs]:
+    """Those of the tokens that `piece` is the text of."""
+    if request.params.logprobs is None:
+        return
+    told, request.logprobs = request.logprobs[: len(piece.token_starts)], request.logprobs[len(piece.token_starts) :]
+    for entry, start in zip(told, piece.token_starts, strict=False):
+        yield replace(entry, text_offset=start)
 
 
 def _prompt_rows(item: ScheduledRequest, request: Request) -> int:

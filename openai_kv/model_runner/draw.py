@@ -12,7 +12,7 @@ _MASK = 2**64 - 1
 
 
 def draw(probabilities: Tensor, names: Sequence[tuple[int, int]]) -> Tensor:
-    """probabilities [n, vocab_size] float32, names: n pairs (seed, index of the output token); returns [n] int64.
+    """probabilities [n, vocab_size] float32, names: n pairs (seed, number of the draw); returns [n] int64.
 
     An exponential race: the winner of argmax p / E with E ~ Exp(1) is distributed as p (the Gumbel-max trick of
     Maddison et al. 2014 in another form). Unlike an inverted cumulative sum, it changes its mind only where two
@@ -23,15 +23,15 @@ def draw(probabilities: Tensor, names: Sequence[tuple[int, int]]) -> Tensor:
     num_groups = -(-vocab_size // GROUP)
     padded = torch.nn.functional.pad(probabilities, (0, num_groups * GROUP - vocab_size))
     grouped = padded.view(rows, num_groups, GROUP)
-    noise = np.stack([_exponentials(seed, index, num_groups + GROUP) for seed, index in names])
+    noise = np.stack([_exponentials(seed, number, num_groups + GROUP) for seed, number in names])
     race = torch.from_numpy(noise).to(probabilities.device)
     group = (grouped.sum(-1) / race[:, :num_groups]).argmax(-1)
     inside = grouped[torch.arange(rows, device=group.device), group]
     return group * GROUP + (inside / race[:, num_groups:]).argmax(-1)
 
 
-def _exponentials(seed: int, index: int, count: int) -> NDArray[np.float32]:
+def _exponentials(seed: int, number: int, count: int) -> NDArray[np.float32]:
     """Philox (Salmon et al. 2011) is keyed by both numbers, so no draw is ever a continuation of another."""
-    generator = np.random.Generator(np.random.Philox(key=np.array([seed & _MASK, index], dtype=np.uint64)))
+    generator = np.random.Generator(np.random.Philox(key=np.array([seed & _MASK, number], dtype=np.uint64)))
     tiny = np.finfo(np.float32).tiny  # 0 / 0 would let a token win that can't be drawn
     return np.maximum(generator.standard_exponential(count, dtype=np.float32), tiny)

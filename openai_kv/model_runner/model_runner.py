@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -19,10 +20,12 @@ from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_pool import KVPool, num_blocks_for, token_bytes
 from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
+from openai_kv.model_runner.logprobs import MAX_ROWS, token_logprobs
 from openai_kv.model_runner.memory import check_fits, kv_cache_bytes
 from openai_kv.model_runner.probe import ModelShapes, check, measure
 from openai_kv.model_runner.sampler import Sampler, SamplingRow
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.request import TokenLogprobs
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +51,14 @@ class RunnerSettings:
     max_model_len: int | None = None
     max_pinned_fraction: float = 0.0
     cache_dir: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """By request id."""
+
+    token_ids: Mapping[str, int] = field(default_factory=dict)
+    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
 
 
 class ModelRunner:
@@ -86,17 +97,22 @@ class ModelRunner:
         stored = self._read_slots(scheduled.requests)
         running = [request for request in scheduled.requests if request.token_ids]
         if not running:
-            return ModelRunnerOutput(self._sample(scheduled.requests, stored))
+            sampled = self._sample(scheduled.requests, stored)
+            return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs)
         batch = InputBatch.build(running, self.kv_pool.block_size, self.device)
         mass = self._new_mass()
         step = PagedStep(self.backend, self.kv_pool, batch.metadata, mass)
-        states = self.model.hidden_states(batch.token_ids, batch.positions, step)[batch.last_rows]
-        self._write_slots(running, states)
-        states_by_id = stored | {request.request_id: state for request, state in zip(running, states, strict=True)}
+        states = self.model.hidden_states(batch.token_ids, batch.positions, step)
+        last_states = states[batch.last_rows]
+        self._write_slots(running, last_states)
+        states_by_id = stored | {request.request_id: state for request, state in zip(running, last_states, strict=True)}
+        sampled = self._sample(scheduled.requests, states_by_id)
         return ModelRunnerOutput(
-            self._sample(scheduled.requests, states_by_id),
+            sampled.token_ids,
             {} if mass is None else _by_block(mass, batch.metadata.block_tables),
             self._reads.in_step(batch.metadata),
+            sampled.logprobs,
+            self._prompt_logprobs(running, states),
         )
 
     def _new_mass(self) -> Tensor | None:
@@ -112,18 +128,52 @@ class ModelRunner:
         stores = {row: request.store_slot for row, request in enumerate(running) if request.store_slot is not None}
         self.hidden_slots.write(list(stores.values()), states[list(stores)])
 
-    def _sample(self, requests: Sequence[ScheduledRequest], states: Mapping[str, Tensor]) -> dict[str, int]:
+    def _sample(self, requests: Sequence[ScheduledRequest], states: Mapping[str, Tensor]) -> _Sampled:
         chosen = [request for request in requests if request.samples]
         if not chosen:
-            return {}
+            return _Sampled()
         logits = self.model.logits(torch.stack([states[request.request_id] for request in chosen]))
+        asking = [row for row, request in enumerate(chosen) if request.params.logprobs is not None]
+        raw = logits[asking]  # a copy: the sampler writes over its logits
         tokens = self.sampler.sample(logits, [_sampling_row(request) for request in chosen])
-        return {request.request_id: token for request, token in zip(chosen, tokens, strict=True)}
+        token_ids = {request.request_id: token for request, token in zip(chosen, tokens, strict=True)}
+        return _Sampled(token_ids, _of_sampled(raw, [chosen[row] for row in asking], token_ids))
+
+    def _prompt_logprobs(self, running: Sequence[ScheduledRequest], states: Tensor) -> dict[str, list[TokenLogprobs]]:
+        ends = accumulate(len(request.token_ids) for request in running)
+        return {
+            request.request_id: self._of_prompt(request, states[end - len(request.token_ids) : end])
+            for request, end in zip(running, ends, strict=True)
+            if request.prompt_logprobs is not None
+        }
+
+    def _of_prompt(self, request: ScheduledRequest, states: Tensor) -> list[TokenLogprobs]:
+        """Of the prompt tokens that follow the rows of `states`, a few rows' logits at a time."""
+        assert request.prompt_logprobs is not None
+        first = request.num_computed_tokens + 1
+        tokens = request.prompt_token_ids[first : first + len(states)]
+        found: list[TokenLogprobs] = []
+        for start in range(0, len(tokens), MAX_ROWS):
+            part = tokens[start : start + MAX_ROWS]
+            logits = self.model.logits(states[start : start + len(part)])
+            found += token_logprobs(logits, part, [request.prompt_logprobs] * len(part))
+        return found
 
 
 def _sampling_row(request: ScheduledRequest) -> SamplingRow:
     output = request.output_token_ids
-    return SamplingRow(request.params, request.seed, len(output), request.prompt_token_ids, output)
+    return SamplingRow(request.params, request.seed, len(output), request.prompt_token_ids, output, request.choice)
+
+
+def _of_sampled(
+    logits: Tensor, requests: Sequence[ScheduledRequest], token_ids: Mapping[str, int]
+) -> dict[str, TokenLogprobs]:
+    """logits [len(requests), vocab_size], raw."""
+    if not requests:
+        return {}
+    ids = [request.request_id for request in requests]
+    counts = [request.params.logprobs or 0 for request in requests]
+    return dict(zip(ids, token_logprobs(logits, [token_ids[name] for name in ids], counts), strict=True))
 
 
 def _by_block(mass: Tensor, block_tables: Tensor) -> dict[int, float]:

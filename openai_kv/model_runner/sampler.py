@@ -16,13 +16,21 @@ GREEDY_TEMPERATURE = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class SamplingRow:
-    """What the next token of one request depends on besides its logits; the draw is named by (`seed`, `index`)."""
+    """What the next token of one request depends on besides its logits.
+
+    The draw is named by `seed`, `choice` and `index`, the number of output tokens before it.
+    """
 
     params: SamplingParams
     seed: int
     index: int
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
+    choice: int = 0
+
+    @property
+    def draw_name(self) -> tuple[int, int]:
+        return self.seed, self.choice << 32 | self.index
 
     @property
     def is_greedy(self) -> bool:
@@ -54,8 +62,8 @@ class Sampler:
             _penalize_output(logits, row)
         if params.logit_bias:
             logits[_ids(logits, list(params.logit_bias))] += logits.new_tensor(list(params.logit_bias.values()))
-        if row.index < params.min_tokens and self.eos_token_ids:
-            logits[_ids(logits, sorted(self.eos_token_ids))] = float("-inf")
+        if row.index < params.min_tokens:
+            logits[_ids(logits, sorted(self.eos_token_ids.union(params.stop_token_ids)))] = float("-inf")
 
 
 def _choose(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
@@ -93,4 +101,4 @@ def _draw_rows(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     cut = [index for index, row in enumerate(rows) if Truncation.wanted(row.params)]
     if cut:
         logits[cut] = truncate(logits[cut], Truncation.of([rows[index].params for index in cut], logits))
-    return draw(logits.softmax(-1), [(row.seed, row.index) for row in rows])
+    return draw(logits.softmax(-1), [row.draw_name for row in rows])

@@ -102,7 +102,11 @@ class Call:
 
     async def answer(self, payload: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
         """200 with JSON."""
-        await self.respond(encode(payload), headers={**self.headers_of_answer(), **(headers or {})})
+        await self.answer_bytes(encode(payload), headers)
+
+    async def answer_bytes(self, content: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """The same for JSON that is encoded already."""
+        await self.respond(content, headers={**self.headers_of_answer(), **(headers or {})})
 
     async def respond(
         self,

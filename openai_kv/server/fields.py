@@ -182,10 +182,15 @@ class Neutral:
     hint: str = ""
 
     def __call__(self, value: Any, path: str, _notes: Notes) -> Any:
-        is_bool = isinstance(value, bool)
+        value, is_bool = without_nulls(value), isinstance(value, bool)
         if not any(value == neutral and isinstance(neutral, bool) == is_bool for neutral in self.values):
             raise unsupported(path, self.hint)
         return value
+
+
+def without_nulls(value: Any) -> Any:
+    """An option of an object that is null is left out."""
+    return {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True, slots=True)

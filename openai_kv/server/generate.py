@@ -8,49 +8,45 @@ from openai_kv.outputs import RequestOutput
 from openai_kv.server.breakpoints import MarkedPrompt, render_marked
 from openai_kv.server.call import Call
 from openai_kv.server.chat import ending
+from openai_kv.server.envelope import encode
 from openai_kv.server.generation import Generation, engine_request, new_id
+from openai_kv.server.logprobs import LogprobFormat
 from openai_kv.server.messages import count_turns
-from openai_kv.server.prompts import encode_prompt
-from openai_kv.server.protocol import check_stream_options, exactly_one, generate_body
+from openai_kv.server.parts import Part
+from openai_kv.server.prompts import check_template_options, encode_prompt
+from openai_kv.server.protocol import check_stream, exactly_one, generate_body
+from openai_kv.server.replies import INLINE_ENTRIES, off_loop_if
 from openai_kv.server.sampling import output_budget, sampling_params
 from openai_kv.server.streaming import event
 from openai_kv.server.usage import cache_headers, usage
-from openai_kv.server.violations import excluded
 
 DEFAULT_MAX_TOKENS = 128
 
 
 async def generate(call: Call) -> None:
     body = await call.parse(generate_body)
-    check_stream_options(body)
+    check_stream(body)
     source = exactly_one(body, "prompt", "messages", "prompt_token_ids")
-    if source != "messages" and "chat_template_kwargs" in body:
-        raise excluded("Parameter 'chat_template_kwargs' needs 'messages'.", "chat_template_kwargs")
+    check_template_options(body)
     marked = await asyncio.to_thread(to_token_ids, call, body, source)
     prompt = marked.token_ids
     wanted = body.get("max_tokens", DEFAULT_MAX_TOKENS)
     budget = output_budget(len(prompt), wanted, call.context.engine.info.max_model_len, source)
-    reply_id = new_id("gen")
+    defaults, asked = call.context.sampling_defaults, (body.get("logprobs"), body.get("prompt_logprobs"))
+    reply = GenerateReply(call, body, new_id("gen"), prompt)
     request = engine_request(
         call,
         body,
-        request_id=reply_id,
-        group=reply_id,
+        request_id=reply.id,
+        group=reply.id,
         kind="generate",
         prompt=prompt,
-        params=sampling_params(body, budget, call.context.sampling_defaults),
+        params=sampling_params(body, budget, defaults, *asked),
         turn=count_turns(body["messages"]) if source == "messages" else 1,
         places=marked.places,
     )
-    frame = {
-        "id": reply_id,
-        "object": "generation",
-        "created": call.exchange.created,
-        "model": body.get("model", call.context.model_names[0]),
-        "prompt_token_ids": prompt,
-    }
     with Generation(call, body, [request]) as generation:
-        await (stream if body.get("stream") else collect)(generation, frame)
+        await (stream if body.get("stream") else collect)(generation, reply)
 
 
 def to_token_ids(call: Call, body: Mapping[str, Any], source: str) -> MarkedPrompt:
@@ -60,44 +56,68 @@ def to_token_ids(call: Call, body: Mapping[str, Any], source: str) -> MarkedProm
     return MarkedPrompt(encode_prompt(tokenizer, body[source], body))
 
 
-async def collect(generation: Generation, frame: Mapping[str, Any]) -> None:
-    text, token_ids = "", list[int]()
+class GenerateReply:
+    """The shape of the native answer and of its events."""
+
+    def __init__(self, call: Call, body: Mapping[str, Any], reply_id: str, prompt: list[int]) -> None:
+        self.body = body
+        self.id = reply_id
+        self.format = LogprobFormat(call.context.get_tokenizer())
+        self._frame = {
+            "id": reply_id,
+            "object": "generation",
+            "created": call.exchange.created,
+            "model": body.get("model", call.context.model_names[0]),
+            "prompt_token_ids": prompt,
+        }
+
+    def piece(self, part: Part) -> dict[str, Any]:
+        return {"text": part.text, "token_ids": part.token_ids, "logprobs": self.logprobs(part)}
+
+    def whole(self, part: Part, last: RequestOutput) -> dict[str, Any]:
+        answer = {
+            **self._frame,
+            **self.piece(part),
+            **ending(part),
+            "cache_hit_tokens": last.cached_tokens,
+            "cache_write_tokens": last.cache_write_tokens,
+            "cache_hit_kind": last.hit_kind,
+            "cache_hit_tiers": {"device": last.cached_tokens, "host": 0, "disk": 0},
+            "usage": usage([last]),
+            "timings": timings(last),
+        }
+        if "prompt_logprobs" in self.body:
+            answer["prompt_logprobs"] = self.format.prompt(part.prompt_logprobs, self.body["prompt_logprobs"])
+        return answer
+
+    def logprobs(self, part: Part) -> list[dict[str, Any]] | None:
+        count = self.body.get("logprobs")
+        return None if count is None else self.format.native(part.logprobs, count)
+
+
+async def collect(generation: Generation, reply: GenerateReply) -> None:
+    part = Part()
     async for batch in generation.batches():
         for _, output in batch:
-            text += output.text
-            token_ids += output.token_ids
+            part.add(output)
     last = generation.last[0]
-    await generation.call.answer(whole(frame, text, token_ids, last), cache_headers([last]))
+    content = await off_loop_if(part.size > INLINE_ENTRIES, lambda: encode(reply.whole(part, last)))
+    await generation.call.answer_bytes(content, cache_headers([last]))
 
 
-async def stream(generation: Generation, frame: Mapping[str, Any]) -> None:
-    events = generation.call.open_stream()
-    token_ids: list[int] = []
+async def stream(generation: Generation, reply: GenerateReply) -> None:
+    """The last event tells all of it again, but for the text."""
+    events, everything = generation.call.open_stream(), Part()
     async for batch in generation.batches():
         events.headers |= cache_headers(generation.last.values())
-        token_ids += (token for _, output in batch for token in output.token_ids)
-        await events.send(b"".join(event(piece(output)) for _, output in batch))
-    await events.finish(event(whole(frame, "", token_ids, generation.last[0])))
-
-
-def piece(output: RequestOutput) -> dict[str, Any]:
-    return {"text": output.text, "token_ids": output.token_ids, "logprobs": None}
-
-
-def whole(frame: Mapping[str, Any], text: str, token_ids: list[int], last: RequestOutput) -> dict[str, Any]:
-    return {
-        **frame,
-        "text": text,
-        "token_ids": token_ids,
-        **ending(last),
-        "logprobs": None,
-        "cache_hit_tokens": last.cached_tokens,
-        "cache_write_tokens": last.cache_write_tokens,
-        "cache_hit_kind": last.hit_kind,
-        "cache_hit_tiers": {"device": last.cached_tokens, "host": 0, "disk": 0},
-        "usage": usage([last]),
-        "timings": timings(last),
-    }
+        part = Part()
+        for _, output in batch:
+            part.add(output)
+            everything.add(output)
+        await events.send(event(reply.piece(part)))
+    everything.text, last = "", generation.last[0]
+    data = await off_loop_if(everything.size > INLINE_ENTRIES, lambda: event(reply.whole(everything, last)))
+    await events.finish(data)
 
 
 def timings(last: RequestOutput) -> dict[str, float | None]:

@@ -5,11 +5,12 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from openai_kv.engine.async_engine import EngineRequest
-from openai_kv.errors import InternalError
+from openai_kv.errors import InternalError, PermissionDeniedError
 from openai_kv.metrics import GenerationStats
 from openai_kv.outputs import RequestOutput
 from openai_kv.request import RequestInfo, SamplingParams
@@ -53,7 +54,26 @@ def engine_request(
         turn=turn,
         retention=retention(call, body, len(prompt), places),
     )
-    return EngineRequest(info, tuple(prompt), params, group)
+    return EngineRequest(info, tuple(prompt), params, group, priority=priority_of(call, body))
+
+
+def priority_of(call: Call, body: Mapping[str, Any]) -> int:
+    """Raises PermissionDeniedError where the server sets no priorities."""
+    priority: int = body.get("priority", 0)
+    if priority and not call.context.settings.server.allow_priority:
+        message = "Parameter 'priority' can't be set on this server."
+        raise PermissionDeniedError(message, param="priority", code="priority_not_allowed")
+    return priority
+
+
+def choices_of(request: EngineRequest, count: int) -> list[EngineRequest]:
+    """So many answers to one prompt; what is to be known of the prompt the first one finds out."""
+    return [request, *(further_choice(request, choice) for choice in range(1, count))]
+
+
+def further_choice(request: EngineRequest, choice: int) -> EngineRequest:
+    info = replace(request.info, request_id=f"{request.info.request_id}-{choice}")
+    return replace(request, info=info, params=replace(request.params, prompt_logprobs=None), choice=choice)
 
 
 class Generation:
@@ -92,8 +112,15 @@ class Generation:
     def is_finished(self, index: int) -> bool:
         return index in self.last and self.last[index].finish_reason is not None
 
+    @property
+    def prompts_started(self) -> bool:
+        """Whether it is known of each prompt what the cache held of it."""
+        first = (index for index, request in enumerate(self.requests) if request.choice == 0)
+        return all(index in self.last for index in first)
+
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """Outputs with the index of their request, as they come; ends when all requests have ended."""
+        self.call.context.engine.reserve(self.requests)
         generators = [self.call.context.engine.generate(request) for request in self.requests]
         source = alone(generators[0]) if len(generators) == 1 else together(generators)
         async with aclosing(source):

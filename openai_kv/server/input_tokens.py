@@ -3,15 +3,15 @@
 import asyncio
 
 from openai_kv.server.call import Call
-from openai_kv.server.chat import wanted_tokens
-from openai_kv.server.prompts import render_messages
-from openai_kv.server.protocol import chat_body, check_stream_options
+from openai_kv.server.chat import wanted_logprobs, wanted_tokens
+from openai_kv.server.prompts import check_template_options, render_messages
+from openai_kv.server.protocol import chat_body, check_stream
 
 
 async def count_input_tokens(call: Call) -> None:
     """Checks what the chat route would, but for the length of the context."""
     body = await call.parse(chat_body)
-    check_stream_options(body)
-    wanted_tokens(body)
+    for check in (check_stream, check_template_options, wanted_tokens, wanted_logprobs):
+        check(body)
     prompt = await asyncio.to_thread(lambda: render_messages(call.context.get_tokenizer(), body))
     await call.answer({"object": "response.input_tokens", "input_tokens": len(prompt)})

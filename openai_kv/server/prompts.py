@@ -1,10 +1,37 @@
 """Prompts as token ids; everything here runs in worker threads."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from openai_kv.server.messages import check_continuation
+from openai_kv.server.violations import excluded, unsupported
 from openai_kv.tokenizer import Tokenizer
+
+TEMPLATE_OPTIONS = ("chat_template_kwargs", "add_generation_prompt", "continue_final_message")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`text` is the prompt as it was given, of which `starts[i]` characters come before token i."""
+
+    token_ids: list[int]
+    text: str = ""
+    starts: Sequence[int] = ()
+
+
+def check_template_options(body: Mapping[str, Any]) -> None:
+    """What goes with messages, and what only with them."""
+    if "messages" in body:
+        if body.get("add_special_tokens"):
+            raise unsupported("add_special_tokens", "The chat template adds them.")
+        if body.get("add_generation_prompt") and body.get("continue_final_message"):
+            message = "Parameters 'add_generation_prompt' and 'continue_final_message' exclude each other."
+            raise excluded(message, "add_generation_prompt")
+        return
+    for name in TEMPLATE_OPTIONS:
+        if name in body:
+            raise excluded(f"Parameter '{name}' needs 'messages'.", name)
 
 
 def render_messages(tokenizer: Tokenizer, body: Mapping[str, Any]) -> list[int]:
@@ -28,6 +55,27 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str | list[int] | None, body: Ma
     """Text or ids; what gives no token is the tokenizer's default prompt."""
     if isinstance(prompt, list):
         return prompt
-    add_special_tokens = body.get("add_special_tokens", True)
-    ids = tokenizer.encode(prompt, add_special_tokens=add_special_tokens) if prompt else []
+    ids = tokenizer.encode(prompt, add_special_tokens=adds_special_tokens(body)) if prompt else []
     return ids or tokenizer.default_prompt
+
+
+def echo_prompt(tokenizer: Tokenizer, prompt: str | list[int] | None, body: Mapping[str, Any]) -> Prompt:
+    """As encode_prompt, with the text that `echo` repeats."""
+    ids = encode_prompt(tokenizer, prompt, body)
+    if isinstance(prompt, list):
+        return decoded_prompt(tokenizer, ids, skip_special_tokens=body.get("skip_special_tokens", True))
+    starts = tokenizer.token_starts(prompt, add_special_tokens=adds_special_tokens(body)) if prompt else []
+    return Prompt(ids, prompt or "", starts or [0] * len(ids))
+
+
+def decoded_prompt(tokenizer: Tokenizer, ids: list[int], *, skip_special_tokens: bool) -> Prompt:
+    decoder = tokenizer.stream_decoder(skip_special_tokens=skip_special_tokens)
+    text, starts = "", list[int]()
+    for token_id in ids:
+        starts.append(len(text) + decoder.num_held)
+        text += decoder.step(token_id)
+    return Prompt(ids, text + decoder.flush(), starts)
+
+
+def adds_special_tokens(body: Mapping[str, Any]) -> bool:
+    return bool(body.get("add_special_tokens", True))

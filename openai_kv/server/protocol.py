@@ -87,6 +87,9 @@ def sampling_fields(limits: Limits) -> dict[str, Check]:
         "stop": check_stop(limits),
         "ignore_eos": Boolean(),
         "min_tokens": Integer(0),
+        "stop_token_ids": TokenIds(limits.vocab_size, limits.server.max_stop_token_ids, empty=True),
+        "include_stop_str_in_output": Boolean(),
+        "skip_special_tokens": Boolean(),
     }
 
 
@@ -105,13 +108,10 @@ def common_fields(limits: Limits) -> dict[str, Check]:
         "metadata": FreeObject(16, 64, String(512)),
         "prompt_cache_retention": Choice(("in_memory", "24h")),
         "prompt_cache_options": CACHE_OPTIONS,
-        "stop_token_ids": Neutral(([],)),
-        "include_stop_str_in_output": Neutral((False,)),
-        "skip_special_tokens": Neutral((True,)),
         "response_format": Neutral(({"type": "text"},)),
-        "prompt_logprobs": UNSUPPORTED,
-        "return_token_ids": Neutral((False,)),
-        "priority": Neutral((0,)),
+        "prompt_logprobs": Integer(0, limits.server.max_logprobs),
+        "return_token_ids": Boolean(),
+        "priority": Integer(-1000, 1000),
     }
 
 
@@ -119,6 +119,8 @@ def template_fields(limits: Limits) -> dict[str, Check]:
     return {
         "messages": Array(check_message, limits.server.max_messages, empty=False),
         "chat_template_kwargs": FreeObject(forbidden=TEMPLATE_OWN),
+        "add_generation_prompt": Boolean(),
+        "continue_final_message": Boolean(),
         "tools": Neutral(([],)),
     }
 
@@ -133,14 +135,12 @@ def chat_body(limits: Limits) -> Object:
         "store": Boolean(),
         "verbosity": Choice(("low", "medium", "high")),
         "prediction": FreeObject(),
-        "n": Neutral((1,)),
-        "logprobs": Neutral((False,)),
-        "top_logprobs": Neutral((0,)),
+        "n": Integer(1, limits.server.max_n),
+        "logprobs": Boolean(),
+        "top_logprobs": Integer(0, limits.server.max_logprobs),
         "tool_choice": Neutral(("none", "auto")),
         "parallel_tool_calls": Boolean(),
         "reasoning_effort": UNSUPPORTED,
-        "add_generation_prompt": Neutral((True,)),
-        "continue_final_message": Neutral((False,)),
         "modalities": Neutral((["text"],)),
         "functions": Neutral((), "Use 'tools'."),
         "function_call": Neutral((), "Use 'tool_choice'."),
@@ -156,10 +156,10 @@ def completion_body(limits: Limits) -> Object:
         "prompt": Prompts(limits.server.max_prompts, limits.vocab_size),
         "add_special_tokens": Boolean(),
         "max_tokens": Integer(0, MAX_INTEGER),
-        "n": Neutral((1,)),
-        "best_of": Neutral((1,)),
-        "echo": Neutral((False,)),
-        "logprobs": UNSUPPORTED,
+        "n": Integer(1, limits.server.max_n),
+        "best_of": Integer(1, limits.server.max_n),
+        "echo": Boolean(),
+        "logprobs": Integer(0, limits.server.max_logprobs),
         "suffix": Neutral(("",)),
     }
     return Object(fields, ("model",), RENAMED)
@@ -173,9 +173,7 @@ def generate_body(limits: Limits) -> Object:
         "prompt_token_ids": TokenIds(limits.vocab_size),
         "add_special_tokens": Boolean(),
         "max_tokens": Integer(0, MAX_INTEGER),
-        "logprobs": UNSUPPORTED,
-        "add_generation_prompt": Neutral((True,)),
-        "continue_final_message": Neutral((False,)),
+        "logprobs": Integer(0, limits.server.max_logprobs),
     }
     return Object(fields, (), RENAMED)
 
@@ -186,8 +184,6 @@ def tokenize_body(limits: Limits) -> Object:
         "model": String(),
         "prompt": String(),
         "add_special_tokens": Boolean(),
-        "add_generation_prompt": Boolean(),
-        "continue_final_message": Boolean(),
         "return_token_strs": Boolean(),
     }
     return Object(fields, (), RENAMED)
@@ -225,6 +221,8 @@ def exactly_one(body: Mapping[str, Any], *names: str) -> str:
     return given[0]
 
 
-def check_stream_options(body: Mapping[str, Any]) -> None:
+def check_stream(body: Mapping[str, Any]) -> None:
     if "stream_options" in body and not body.get("stream"):
         raise excluded("Parameter 'stream_options' needs 'stream' to be true.", "stream_options")
+    if "prompt_logprobs" in body and body.get("stream"):
+        raise excluded("Parameters 'prompt_logprobs' and 'stream' exclude each other.", "prompt_logprobs")

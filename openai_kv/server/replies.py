@@ -1,32 +1,54 @@
 """What /v1/chat/completions and /v1/completions have in common: one JSON answer, or the same in chunks."""
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 from openai_kv.outputs import RequestOutput
+from openai_kv.request import TokenLogprobs
 from openai_kv.server.call import Call
+from openai_kv.server.envelope import encode
 from openai_kv.server.generation import Batch, Generation
+from openai_kv.server.logprobs import LogprobFormat
+from openai_kv.server.parts import Part
+from openai_kv.server.prompts import Prompt
 from openai_kv.server.streaming import event
 from openai_kv.server.usage import cache_headers, usage
 
+T = TypeVar("T")
+INLINE_ENTRIES = 256
+
 
 class Reply:
-    """The shape of an answer; subclasses say what a choice looks like. `last`: the latest output of each request."""
+    """The shape of an answer; subclasses say what a choice looks like.
+
+    The engine's requests are `candidates` for each prompt, of which the `n` likeliest are the choices.
+    """
 
     object: ClassVar[str]
     chunk_object: ClassVar[str]
 
-    def __init__(self, call: Call, body: Mapping[str, Any], reply_id: str) -> None:
+    def __init__(
+        self, call: Call, body: Mapping[str, Any], reply_id: str, prompts: Sequence[Prompt], candidates: int
+    ) -> None:
         self.body = body
         self.id = reply_id
+        self.prompts = prompts
+        self.format = LogprobFormat(call.context.get_tokenizer())
+        self.return_token_ids = body.get("return_token_ids", False)
+        self._candidates = candidates
         self._frame = {
             "created": call.exchange.created,
             "model": body["model"],
             "system_fingerprint": call.context.engine.info.fingerprint,
             **self.extras(),
         }
+        self._parts: dict[int, Part] = defaultdict(Part)
         self._begun: set[int] = set()
+        self._held: set[int] = set()
+        self._prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
         options = body.get("stream_options", {})
         self._include_usage = options.get("include_usage", False)
         self._running_usage = options.get("continuous_usage_stats", False)
@@ -34,32 +56,76 @@ class Reply:
     def extras(self) -> dict[str, Any]:
         return {}
 
-    def choice(self, index: int, text: str, last: RequestOutput) -> dict[str, Any]:
+    def choice(self, index: int, part: Part) -> dict[str, Any]:
         raise NotImplementedError
 
-    def chunk_choices(self, index: int, output: RequestOutput, first: bool) -> list[dict[str, Any]]:
+    def chunk_choices(self, index: int, part: Part, first: bool) -> list[dict[str, Any]]:
+        """What `part` can tell by now; what was told is to be cleared."""
         raise NotImplementedError
 
-    def whole(self, texts: Mapping[int, str], last: Mapping[int, RequestOutput]) -> dict[str, Any]:
-        choices = [self.choice(index, texts[index], last[index]) for index in sorted(last)]
+    def of_prompt(self) -> dict[str, Any]:
+        """What an answer, or the first chunk, tells of its only prompt beside the choices."""
+        return {}
+
+    def needs_prompt_logprobs(self) -> bool:
+        """Whether no chunk can be made without."""
+        return False
+
+    def prompt_of(self, index: int) -> Prompt:
+        return self.prompts[index // self._candidates]
+
+    def prompt_logprobs(self, index: int) -> list[TokenLogprobs]:
+        """Those of the prompt of request `index`."""
+        return self._prompt_logprobs.get(index // self._candidates, [])
+
+    def add(self, batch: Batch) -> None:
+        for index, output in batch:
+            self._parts[index].add(output)
+            if output.prompt_logprobs:
+                self._prompt_logprobs[index // self._candidates] = list(output.prompt_logprobs)
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self._parts.values())
+
+    def whole(self, last: Collection[RequestOutput]) -> dict[str, Any]:
+        choices = [self.choice(chosen, self._parts[chosen]) for chosen in self._best()]
+        choices = [{**choice, "index": index} for index, choice in enumerate(choices)]
         frame = {"id": self.id, "object": self.object, **self._frame}
-        return {**frame, "choices": choices, "usage": usage(last.values())}
+        return {**frame, "choices": choices, "usage": usage(last), **self.of_prompt()}
+
+    def _best(self) -> Iterable[int]:
+        """The requests that are choices, prompt by prompt; where there are more than that, the likeliest first."""
+        n: int = self.body.get("n", 1)
+        for start in range(0, len(self._parts), self._candidates):
+            group = range(start, start + self._candidates)
+            ordered = group if n == self._candidates else sorted(group, key=lambda i: -self._parts[i].mean_logprob)
+            yield from ordered[:n]
 
     def chunks(self, batch: Batch, last: Collection[RequestOutput]) -> bytes:
         """All events of one step."""
-        choices = [choice for index, output in batch for choice in self._choices(index, output)]
+        self.add(batch)
         extra: dict[str, Any] = {"usage": None} if self._include_usage else {}
         if self._running_usage:
             extra = {"usage": usage(last)}
-        return b"".join(self._event([choice], extra) for choice in choices)
+        touched = self._held.union(index for index, _ in batch)
+        self._held = {index for index in touched if not self._ready(index)}
+        return b"".join(self._events(index, extra) for index in sorted(touched - self._held))
+
+    def _ready(self, index: int) -> bool:
+        known = index // self._candidates in self._prompt_logprobs or len(self.prompt_of(index).token_ids) == 1
+        return known or not self.needs_prompt_logprobs()
+
+    def _events(self, index: int, extra: Mapping[str, Any]) -> bytes:
+        choices = self.chunk_choices(index, self._parts[index], index not in self._begun)
+        once = {} if self._begun else self.of_prompt()
+        self._begun.update([index] if choices else [])
+        return b"".join(
+            self._event([choice], {**extra, **(once if number == 0 else {})}) for number, choice in enumerate(choices)
+        )
 
     def usage_chunk(self, last: Collection[RequestOutput]) -> bytes:
         return self._event([], {"usage": usage(last)}) if self._include_usage else b""
-
-    def _choices(self, index: int, output: RequestOutput) -> list[dict[str, Any]]:
-        first = index not in self._begun
-        self._begun.add(index)
-        return self.chunk_choices(index, output, first)
 
     def _event(self, choices: list[dict[str, Any]], extra: Mapping[str, Any]) -> bytes:
         return event({"id": self.id, "object": self.chunk_object, **self._frame, "choices": choices, **extra})
@@ -67,20 +133,25 @@ class Reply:
 
 async def collect(generation: Generation, reply: Reply) -> None:
     """One answer when all requests have ended."""
-    texts: dict[int, str] = defaultdict(str)
     async for batch in generation.batches():
-        for index, output in batch:
-            texts[index] += output.text
-    last = generation.last
-    await generation.call.answer(reply.whole(texts, last), cache_headers(last.values()))
+        reply.add(batch)
+    last = generation.last.values()
+    content = await off_loop_if(reply.size > INLINE_ENTRIES, lambda: encode(reply.whole(last)))
+    await generation.call.answer_bytes(content, cache_headers(last))
 
 
 async def stream(generation: Generation, reply: Reply) -> None:
     """Events as they come, one send a step; then `[DONE]`."""
     events = generation.call.open_stream()
     async for batch in generation.batches():
-        if len(generation.last) == len(generation.requests):
-            events.headers |= cache_headers(generation.last.values())
-        if data := reply.chunks(batch, generation.last.values()):
+        last = tuple(generation.last.values())
+        if generation.prompts_started:
+            events.headers |= cache_headers(last)
+        large = sum(len(output.prompt_logprobs) for _, output in batch) > INLINE_ENTRIES
+        if data := await off_loop_if(large, partial(reply.chunks, batch, last)):
             await events.send(data)
     await events.finish(reply.usage_chunk(generation.last.values()))
+
+
+async def off_loop_if(large: bool, work: Callable[[], T]) -> T:
+    return await asyncio.to_thread(work) if large else work()

@@ -19,15 +19,33 @@ PLAIN = (
     "logit_bias",
     "ignore_eos",
     "min_tokens",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
 )
 
 
-def sampling_params(body: Mapping[str, Any], max_tokens: int, defaults: Mapping[str, float]) -> SamplingParams:
-    """Raises ParameterError if `min_tokens` is more than the output may have."""
+def sampling_params(
+    body: Mapping[str, Any],
+    max_tokens: int,
+    defaults: Mapping[str, float],
+    logprobs: int | None = None,
+    prompt_logprobs: int | None = None,
+) -> SamplingParams:
+    """Both kinds of `logprobs` are what the route makes of its fields.
+
+    Raises ParameterError if `min_tokens` is more than the output may have.
+    """
     values = {**defaults, **{name: body[name] for name in PLAIN if name in body}}
     Integer(0, max_tokens)(body.get("min_tokens", 0), "min_tokens", Notes())
     stop = body.get("stop", [])
-    return SamplingParams(max_tokens=max_tokens, stop=(stop,) if isinstance(stop, str) else tuple(stop), **values)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop_token_ids=tuple(body.get("stop_token_ids", ())),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        **values,
+    )
 
 
 def output_budget(num_prompt_tokens: int, wanted: int | None, max_model_len: int, param: str) -> int:

@@ -47,7 +47,7 @@ def generation_stats(
         session_id=first.info.session_id,
         finish_reasons=finish_reasons(last),
         hit_kind=last[0].hit_kind if 0 in last else "miss",
-        num_prompt_tokens=sum(request.info.num_prompt_tokens for request in requests),
+        num_prompt_tokens=sum(request.info.num_prompt_tokens for request in requests if request.choice == 0),
         num_output_tokens=sum(output.num_output_tokens for output in outputs),
         num_cached_tokens=cached_tokens(outputs),
         cache_write_tokens=sum(output.cache_write_tokens for output in outputs),

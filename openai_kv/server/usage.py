@@ -9,8 +9,8 @@ CACHE_HIT_HEADER = "x-openai-kv-cache-hit-tokens"
 
 
 def usage(outputs: Collection[RequestOutput]) -> dict[str, Any]:
-    """OpenAI's CompletionUsage, from the latest output of each request."""
-    prompt_tokens = sum(output.num_prompt_tokens for output in outputs)
+    """OpenAI's CompletionUsage, from the latest output of each sequence; of a prompt's choices the first counts it."""
+    prompt_tokens = sum(output.num_prompt_tokens for output in outputs if output.choice == 0)
     completion_tokens = sum(output.num_output_tokens for output in outputs)
     return {
         "prompt_tokens": prompt_tokens,
@@ -29,7 +29,7 @@ def usage(outputs: Collection[RequestOutput]) -> dict[str, Any]:
 
 
 def cached_tokens(outputs: Collection[RequestOutput]) -> int:
-    return sum(output.cached_tokens for output in outputs)
+    return sum(output.cached_tokens for output in outputs if output.choice == 0)
 
 
 def cache_headers(outputs: Collection[RequestOutput]) -> dict[str, str]:

@@ -1,12 +1,14 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_kv.engine.detokenizer import Detokenizer, StopStrings
 from openai_kv.request import FinishReason, Request, RequestInfo, SamplingParams
 from openai_kv.tokenizer import Tokenizer
-from tests.tiny_tokenizer import tiny_tokenizer
+from tests.tiny_tokenizer import byte_level_tokenizer, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
+WORDS = byte_level_tokenizer(["a", "Ã", "END"])  # the second is the first byte of é
 
 
 def make_request(**params: object) -> Request:
@@ -23,7 +25,7 @@ def run(tokens: list[int], request: Request, tokenizer: Tokenizer = TOKENIZER) -
         stop = detokenizer.append(request, token)
         if stop is not None or number == len(tokens):
             request.finish_reason = FinishReason.STOP
-        pieces.append(detokenizer.take(request))
+        pieces.append(detokenizer.take(request).text)
         if stop is not None:
             break
     return pieces, stop
@@ -80,6 +82,79 @@ def test_special_token_named_as_a_stop_string() -> None:
 def test_special_tokens_are_not_shown() -> None:
     pieces, stop = run(TOKENIZER.encode("a<|im_start|>b"), make_request(ignore_eos=True))
     assert ("".join(pieces), stop) == ("ab", None)
+
+
+def test_skipped_tokens_are_told_of_at_once_and_hold_nothing_back() -> None:
+    tokens = "é" + "<|im_start|>" * 3
+    assert starts(tokens) == [(), (0, 0), (1,), (1,), (1,)]
+    cut = [*TOKENIZER.encode("é<|im_start|>"), *TOKENIZER.encode("é")[:1], *TOKENIZER.encode("<|im_end|>")]
+    assert run(cut, make_request())[0] == ["", "é", "", "", "\ufffd"]
+
+
+def test_a_special_stop_string_is_kept_on_request() -> None:
+    request = make_request(stop=("<|im_start|>",), include_stop_str_in_output=True)
+    assert "".join(run(TOKENIZER.encode("a<|im_start|>b"), request)[0]) == "a<|im_start|>"
+
+
+def test_special_tokens_are_shown_on_request() -> None:
+    pieces, _ = run(TOKENIZER.encode("a<|im_start|>b"), make_request(ignore_eos=True, skip_special_tokens=False))
+    assert "".join(pieces) == "a<|im_start|>b"
+
+
+def test_shown_special_tokens_can_be_part_of_a_stop_string() -> None:
+    request = make_request(stop=("|>b",), skip_special_tokens=False)
+    pieces, stop = run(TOKENIZER.encode("a<|im_start|>bc"), request)
+    assert ("".join(pieces), stop) == ("a<|im_start", "|>b")
+
+
+def test_the_stop_string_is_kept_on_request_and_nothing_after_it() -> None:
+    request = make_request(stop=("END", "ND t"), include_stop_str_in_output=True)
+    assert run(TOKENIZER.encode("one END two"), request) == (["o", "n", "e", " ", "", "", "END"], "END")
+
+
+def test_a_stop_string_completed_by_a_replaced_character() -> None:
+    """The second byte of the first character never comes: what is shown for it ends the wait for it."""
+    broken, rest = TOKENIZER.encode("é")[:1], TOKENIZER.encode("é.")
+    pieces, stop = run([*broken, *rest], make_request(stop=("\ufffdé",)))
+    assert ("".join(pieces), stop) == ("", "\ufffdé")
+
+
+def starts(text: str, **params: object) -> list[tuple[int, ...]]:
+    """Where the tokens begin that are told of with each piece."""
+    detokenizer, request = Detokenizer(TOKENIZER), make_request(**params)
+    detokenizer.add(request)
+    found, tokens = [], TOKENIZER.encode(text)
+    for number, token in enumerate(tokens, 1):
+        request.token_ids.append(token)
+        stop = detokenizer.append(request, token)
+        if stop is not None or number == len(tokens):
+            request.finish_reason = FinishReason.STOP
+        found.append(detokenizer.take(request).token_starts)
+        if stop is not None:
+            break
+    return found
+
+
+def test_tokens_are_told_of_with_their_text() -> None:
+    assert starts("aé!") == [(0,), (), (1, 1), (2,)], "both bytes of a character together"
+    assert starts("xENxy", stop=("END",)) == [(0,), (), (), (1, 2, 3), (4,)]
+    assert starts("aEND", stop=("END",)) == [(0,), (), (), (1, 1, 1)], "what was dropped began where the text ends"
+    assert starts("aEND", stop=("END",), include_stop_str_in_output=True) == [(0,), (), (), (1, 2, 3)]
+
+
+@pytest.mark.parametrize(("visible", "text"), [(False, "a\ufffd"), (True, "a\ufffdEND")])
+def test_a_token_that_ends_the_text_by_itself(visible: bool, text: str) -> None:
+    """Its text is not searched for stop strings."""
+    detokenizer, request = Detokenizer(WORDS), make_request(stop=("ND",))
+    detokenizer.add(request)
+    for token in (0, 1):
+        detokenizer.append(request, token)
+    shown = detokenizer.take(request)
+    detokenizer.append_end(request, 2, visible=visible)
+    request.finish_reason = FinishReason.STOP
+    rest = detokenizer.take(request)
+    assert shown.text + rest.text == text
+    assert (shown.token_starts, rest.token_starts) == ((0,), (1, 1))
 
 
 @given(

@@ -84,6 +84,8 @@ def test_min_tokens_masks_the_ends_until_then() -> None:
     assert greedy([0.0, 5.0, 4.0, 3.0], min_tokens=2, index=1) == 3
     assert greedy([0.0, 5.0, 4.0, 3.0], min_tokens=2, index=2) == 1
     assert greedy([0.0, 5.0, 4.0, 3.0], min_tokens=2, logit_bias={1: 100.0}) == 3, "a bias does not undo a mask"
+    assert greedy([0.0, 5.0, 4.0, 3.0], min_tokens=2, index=1, stop_token_ids=(3,)) == 0
+    assert greedy([0.0, 5.0, 4.0, 3.0], min_tokens=2, index=2, stop_token_ids=(1,)) == 1
 
 
 def test_top_k() -> None:
@@ -176,6 +178,14 @@ def test_a_row_does_not_depend_on_the_others() -> None:
     alone = [SAMPLER.sample(logits[index : index + 1].clone(), [entry])[0] for index, entry in enumerate(rows)]
     backwards = SAMPLER.sample(logits.flip(0), rows[::-1])[::-1]
     assert together == alone == backwards
+
+
+def test_each_choice_has_its_own_draws() -> None:
+    logits = random_logits(1) / 3
+    names = [(choice, index) for choice in range(8) for index in range(8)]
+    tokens = [SAMPLER.sample(logits.clone(), [replace(row(5, index), choice=choice)])[0] for choice, index in names]
+    assert len(set(tokens)) > 16
+    assert tokens[:8] == [SAMPLER.sample(logits.clone(), [row(5, index)])[0] for index in range(8)]
 
 
 def test_all_float_types_are_sampled_in_float32() -> None:

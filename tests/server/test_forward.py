@@ -47,6 +47,7 @@ async def test_bodies_status_and_headers_pass_unchanged() -> None:
             assert (answer.headers["retry-after"], answer.headers["content-type"]) == ("99", "application/json")
             assert "set-cookie" not in answer.headers and answer.headers["server"] != "x"
         assert far.open == 1, "the connection is used again"
+        await server.exported()
         assert {(stats.route, stats.upstream) for stats in server.exporter.http} >= {(CHAT_URL, "gpt-*")}
 
 
@@ -253,6 +254,7 @@ async def test_a_circle_of_servers_is_refused_and_not_tried_again() -> None:
         answer = await client.post(url + CHAT_URL, json=GPT)
         check_error(answer, 502, "upstream_loop")
         assert answer.headers["x-should-retry"] == "false"
+        await other.exported()
         assert [stats.status for stats in other.exporter.http] == [502]
         models = (await client.get(f"{url}/v1/models")).json()
         assert [model["id"] for model in models["data"]] == ["fake"]

@@ -60,17 +60,34 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"messages": [{"role": "user", "content": 5}]}, "invalid_type", "messages[0].content", ""),
     ({"messages": [{"role": "user", "content": []}]}, "empty_array", "messages[0].content", ""),
     ({"messages": [{"role": "tool", "content": "x"}]}, "missing_required_parameter", "messages[0].tool_call_id", ""),
-    ({"n": 2}, "unsupported_parameter", "n", "Parameter 'n' is not supported by this server."),
-    ({"n": True}, "unsupported_parameter", "n", ""),
-    ({"logprobs": True}, "unsupported_parameter", "logprobs", ""),
-    ({"top_logprobs": 3}, "unsupported_parameter", "top_logprobs", ""),
+    ({"n": 17}, "integer_above_max_value", "n", "must be at most 16; got 17."),
+    ({"n": 0}, "integer_below_min_value", "n", ""),
+    ({"n": True}, "invalid_type", "n", ""),
+    ({"logprobs": 3}, "invalid_type", "logprobs", "must be a boolean, not an integer."),
+    ({"top_logprobs": 3}, "invalid_parameter_combination", "top_logprobs", "needs 'logprobs'"),
+    ({"logprobs": True, "top_logprobs": 21}, "integer_above_max_value", "top_logprobs", ""),
+    ({"best_of": 2}, "unknown_parameter", "best_of", ""),
     ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format", ""),
     ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools", ""),
     ({"tool_choice": "required"}, "unsupported_parameter", "tool_choice", ""),
     ({"functions": []}, "unsupported_parameter", "functions", "Use 'tools'."),
-    ({"prompt_logprobs": 0}, "unsupported_parameter", "prompt_logprobs", ""),
-    ({"stop_token_ids": [5]}, "unsupported_parameter", "stop_token_ids", ""),
-    ({"priority": 1}, "unsupported_parameter", "priority", ""),
+    ({"prompt_logprobs": 21}, "integer_above_max_value", "prompt_logprobs", ""),
+    ({"prompt_logprobs": 0, "stream": True}, "invalid_parameter_combination", "prompt_logprobs", "'stream'"),
+    ({"stop_token_ids": [256]}, "invalid_value", "stop_token_ids[0]", "a token id from 0 to 255"),
+    ({"stop_token_ids": [5] * 129}, "array_above_max_length", "stop_token_ids", ""),
+    ({"stop_token_ids": 5}, "invalid_type", "stop_token_ids", ""),
+    ({"include_stop_str_in_output": 1}, "invalid_type", "include_stop_str_in_output", ""),
+    ({"skip_special_tokens": "no"}, "invalid_type", "skip_special_tokens", ""),
+    ({"return_token_ids": 0}, "invalid_type", "return_token_ids", ""),
+    ({"priority": 1001}, "integer_above_max_value", "priority", ""),
+    ({"priority": -1001}, "integer_below_min_value", "priority", ""),
+    (
+        {"add_generation_prompt": True, "continue_final_message": True},
+        "invalid_parameter_combination",
+        "add_generation_prompt",
+        "exclude each other",
+    ),
+    ({"continue_final_message": True}, "invalid_value", "messages[0].role", "assistant to be continued"),
     ({"reasoning_effort": "low"}, "unsupported_parameter", "reasoning_effort", ""),
     ({"audio": {}}, "unsupported_parameter", "audio", ""),
     ({"modalities": ["audio"]}, "unsupported_parameter", "modalities", ""),
@@ -161,7 +178,7 @@ async def test_lenient_servers_drop_unknown_fields_and_say_so() -> None:
         assert response.status_code == 200
         warnings = "unknown_parameter=temprature,unknown_parameter=stream_options.n_me"
         assert response.headers["x-openai-kv-warnings"] == warnings
-        check_error(await server.chat(logprobs=True), 400, "unsupported_parameter", "logprobs")
+        check_error(await server.chat(audio={}), 400, "unsupported_parameter", "audio")
         assert "x-openai-kv-warnings" not in (await server.chat()).headers
 
 

@@ -34,6 +34,29 @@ async def test_async_client() -> None:
         await server.settle()
 
 
+async def test_several_choices_with_log_probabilities() -> None:
+    async with live_site() as (server, url), sdk(url) as client:
+        asked = {**CHAT, "n": 2, "logprobs": True, "top_logprobs": 2}
+        whole = await client.chat.completions.create(**asked)  # type: ignore[call-overload]
+        assert [choice.index for choice in whole.choices] == [0, 1]
+        stream = await client.chat.completions.create(**asked, stream=True)  # type: ignore[call-overload]
+        pieces = [chunk.choices[0] async for chunk in stream]
+        for choice in whole.choices:
+            told = [piece.logprobs for piece in pieces if piece.index == choice.index and piece.logprobs]
+            streamed = [entry for logprobs in told for entry in logprobs.content or []]
+            assert streamed == choice.logprobs.content
+            assert [len(entry.top_logprobs) for entry in streamed] == [2] * 8
+            assert bytes(byte for entry in streamed for byte in entry.bytes or []).decode(errors="replace")
+        completion = await client.completions.create(
+            model="fake", prompt=["a", "bc"], max_tokens=1, logprobs=1, echo=True, n=2, best_of=3
+        )
+        assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
+        for answered, length in zip(completion.choices, (1, 1, 2, 2), strict=True):
+            assert answered.logprobs is not None and answered.logprobs.tokens is not None
+            assert len(answered.logprobs.tokens) == length + 1
+        await server.settle()
+
+
 async def test_prompt_caching_as_the_sdk_has_it() -> None:
     mark: Any = {"mode": "explicit", "ttl": "30m"}
     options: Any = {"mode": "explicit", "ttl": "12h"}
