@@ -90,6 +90,8 @@ class ServerSettings(Section):
     max_stop_strings: int = Field(16, gt=0, description="most stop strings in a request")
     max_stop_length: int = Field(1024, gt=0, description="longest stop string in characters")
     max_logit_bias: int = Field(1024, gt=0, description="most entries of logit_bias")
+    max_schema_bytes: int = Field(65536, gt=0, description="largest JSON schema in a request")
+    max_schema_depth: int = Field(32, gt=0, le=64, description="deepest nesting of a JSON schema in a request")
     default_max_tokens: int = Field(0, ge=0, description="cap of a chat answer when the client gives none; 0 = off")
     max_queue: int = Field(256, gt=0, description="requests that may wait; beyond it 429")
     max_queued_tokens: int = Field(1048576, gt=0, description="prompt tokens that may wait; beyond it 429")

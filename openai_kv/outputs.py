@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from openai_kv.request import FinishReason, SamplingParams
+from openai_kv.request import FinishReason, SamplingParams, TokenConstraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class ScheduledRequest:
     block table). `samples`: the last row is sampled. With `hidden_slot` (an exact hit) there are no rows, the stored
     hidden state is sampled. `store_slot`: keep the last row's hidden state there. Slots are read before any is written.
     `seed` and `num_output_tokens` name the draw. `prompt_token_ids`, `output_token_ids` are for penalties.
+    `constraint` rules tokens out.
     """
 
     request_id: str
@@ -41,6 +42,7 @@ class ScheduledRequest:
     output_token_ids: Sequence[int]
     hidden_slot: int | None = None
     store_slot: int | None = None
+    constraint: TokenConstraint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 
 class RequestStatus(StrEnum):
@@ -19,11 +20,36 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+class TokenConstraint(Protocol):
+    """Which tokens may come next in one output; engine thread only."""
+
+    @property
+    def finished(self) -> bool:
+        """Nothing may follow any more."""
+
+    @property
+    def failed(self) -> bool:
+        """It is finished because it can't be followed any further."""
+
+    def mask(self) -> bytes:
+        """A bit per token id, lowest id in the lowest bit: 1 where the token may come next. May wait for it."""
+
+    def advance(self, token_id: int) -> None:
+        """Take the next token, drawn by the mask."""
+
+
+class Grammar(Protocol):
+    """What an output has to look like."""
+
+    def start(self) -> TokenConstraint: ...
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How output tokens are drawn and when the output ends; ranges are checked by whoever builds it.
 
     `temperature` below 1e-5 is greedy. `top_k` -1 or 0 is off. `seed` None: the engine draws one per request.
+    `grammar`: the output has to follow it, and ends when nothing may follow.
     """
 
     max_tokens: int
@@ -39,6 +65,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +105,12 @@ class Request:
     last_token_time: float | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    constraint: TokenConstraint | None = None
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_token_ids)
+        if self.params.grammar is not None:
+            self.constraint = self.params.grammar.start()
 
     @property
     def request_id(self) -> str:

@@ -194,6 +194,7 @@ class Scheduler:
             output_token_ids=request.output_token_ids,
             hidden_slot=hidden_slot,
             store_slot=self._reserve_slot(request) if complete and num_tokens else None,
+            constraint=request.constraint,
         )
 
     def _reserve_slot(self, request: Request) -> int | None:
@@ -229,6 +230,8 @@ class Scheduler:
         token_id = sampled.get(request.request_id)
         if token_id is not None:
             request.token_ids.append(token_id)
+            if request.constraint is not None:
+                request.constraint.advance(token_id)
             self._stop(request, token_id)
         elif request.params.max_tokens == 0 and request.num_computed_tokens == request.num_prompt_tokens:
             self._finish(request, FinishReason.LENGTH)
@@ -244,6 +247,8 @@ class Scheduler:
         request.stop_reason = self._text.append(request, token_id)
         if request.stop_reason is not None:
             return FinishReason.STOP
+        if request.constraint is not None and request.constraint.finished:
+            return FinishReason.ERROR if request.constraint.failed else FinishReason.STOP
         full = len(request.token_ids) >= self.limits.max_model_len
         return FinishReason.LENGTH if full or request.num_output_tokens >= request.params.max_tokens else None
 

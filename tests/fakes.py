@@ -5,9 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.request import TokenConstraint
 
 VOCAB_SIZE = 1000
 EMPTY = -1
+WIDTH = 320  # more than the tiny tokenizer has tokens
 
 
 def next_token(context: Sequence[int], vocab_size: int = VOCAB_SIZE) -> int:
@@ -21,6 +23,14 @@ def expected_output(prompt: Sequence[int], num_tokens: int, vocab_size: int = VO
     for _ in range(num_tokens):
         context.append(next_token(context, vocab_size))
     return context[len(prompt) :]
+
+
+def allowed(token: int, constraint: TokenConstraint | None) -> int:
+    """The first token from `token` on that may come next."""
+    if constraint is None:
+        return token
+    mask = int.from_bytes(constraint.mask(), "little")
+    return next(index % WIDTH for index in range(token, token + WIDTH) if mask >> (index % WIDTH) & 1)
 
 
 def fake_info(**changes: object) -> ModelInfo:
@@ -64,7 +74,8 @@ class FakeModelRunner:
                 token = next_token(self._read(request), self.info.vocab_size)
                 sampled |= {request.request_id: token} if request.samples else {}
                 self._hidden |= {} if request.store_slot is None else {request.store_slot: token}
-        return ModelRunnerOutput(sampled)
+        drawn = {r.request_id: allowed(sampled[r.request_id], r.constraint) for r in scheduled.requests if r.samples}
+        return ModelRunnerOutput(drawn)
 
     def _write(self, request: ScheduledRequest) -> range:
         start = request.num_computed_tokens

@@ -19,11 +19,12 @@ ARROWS: dict[str, set[str]] = {
     "exporting": set(),
     "recording": set(),
     "tokenizer": set(),
+    "grammar": {"tokenizer"},
     "herd": set(),
     "scheduler": {"cache", "herd"},
     "model_runner": set(),
     "engine": {"scheduler", "cache", "exporting", "recording", "tokenizer"},
-    "server": {"engine", "exporting", "tokenizer", *SETTINGS},
+    "server": {"engine", "exporting", "tokenizer", "grammar", *SETTINGS},
     "config_sources": set(),
     "config": {"config_sources"},
     "plugins": {"cache", "hookspecs", "default_plugins", *SETTINGS},
@@ -40,6 +41,7 @@ ONLY_IN = {
     "threading": {"engine"},
     "multiprocessing": {"engine", "simulate"},
     "pluggy": {"hookspecs", "plugins"},
+    "llguidance": {"grammar"},
 }
 
 

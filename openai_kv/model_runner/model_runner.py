@@ -119,7 +119,7 @@ class ModelRunner:
 
 def _sampling_row(request: ScheduledRequest) -> SamplingRow:
     output = request.output_token_ids
-    return SamplingRow(request.params, request.seed, len(output), request.prompt_token_ids, output)
+    return SamplingRow(request.params, request.seed, len(output), request.prompt_token_ids, output, request.constraint)
 
 
 def _by_block(mass: Tensor, block_tables: Tensor) -> dict[int, float]:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from openai_kv.model_runner.draw import draw
+from openai_kv.model_runner.token_mask import mask_logits
 from openai_kv.model_runner.truncation import Truncation, truncate
-from openai_kv.request import SamplingParams
+from openai_kv.request import SamplingParams, TokenConstraint
 
 GREEDY_TEMPERATURE = 1e-5
 
@@ -23,6 +24,7 @@ class SamplingRow:
     index: int
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
+    constraint: TokenConstraint | None = None
 
     @property
     def is_greedy(self) -> bool:
@@ -43,6 +45,7 @@ class Sampler:
         logits = logits.float()
         for row_logits, row in zip(logits, rows, strict=True):
             self._adjust(row_logits, row)
+        mask_logits(logits, [row.constraint for row in rows])
         return _choose(logits, rows)
 
     def _adjust(self, logits: Tensor, row: SamplingRow) -> None:

@@ -12,12 +12,14 @@ from openai_kv.server.prompts import render_messages
 from openai_kv.server.protocol import chat_body, check_stream_options
 from openai_kv.server.replies import Reply, collect, stream
 from openai_kv.server.sampling import output_budget, sampling_params
+from openai_kv.server.structured import constrain
 from openai_kv.server.violations import excluded
 
 
 async def create_chat_completion(call: Call) -> None:
     body = await call.parse(chat_body)
     check_stream_options(body)
+    body = await constrain(call, body)
     wanted = wanted_tokens(body)
     prompt = await asyncio.to_thread(lambda: render_messages(call.context.get_tokenizer(), body))
     max_model_len = call.context.engine.info.max_model_len

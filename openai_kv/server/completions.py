@@ -12,6 +12,7 @@ from openai_kv.server.prompts import encode_prompt
 from openai_kv.server.protocol import check_stream_options, completion_body
 from openai_kv.server.replies import Reply, collect, stream
 from openai_kv.server.sampling import output_budget, sampling_params
+from openai_kv.server.structured import constrain
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -19,6 +20,7 @@ DEFAULT_MAX_TOKENS = 16
 async def create_completion(call: Call) -> None:
     body = await call.parse(completion_body)
     check_stream_options(body)
+    body = await constrain(call, body)
     prompts = await asyncio.to_thread(encode_prompts, call, body)
     reply = CompletionReply(call, body, new_id("cmpl"))
     requests = [make_request(call, body, reply.id, index, prompt) for index, prompt in enumerate(prompts)]

@@ -13,6 +13,7 @@ from openai_kv.config import Settings
 from openai_kv.engine.async_engine import AsyncEngine, EngineState
 from openai_kv.errors import UnavailableError
 from openai_kv.exporting import ExporterGroup
+from openai_kv.grammar.compiler import GrammarCompiler, Vocabulary, vocabulary_of
 from openai_kv.tokenizer import Tokenizer
 
 
@@ -81,6 +82,14 @@ class ServerContext:
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
     start_time: float = field(default_factory=time.time)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
+    grammars: GrammarCompiler = field(init=False)
+
+    def __post_init__(self) -> None:
+        def get_vocabulary() -> Vocabulary:
+            info = self.engine.info
+            return vocabulary_of(self.get_tokenizer(), info.vocab_size, info.eos_token_ids)
+
+        object.__setattr__(self, "grammars", GrammarCompiler(get_vocabulary))
 
     def serves(self, model: str) -> bool:
         return any(name == model or (is_pattern(name) and fnmatchcase(model, name)) for name in self.model_names)

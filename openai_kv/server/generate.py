@@ -13,6 +13,7 @@ from openai_kv.server.prompts import encode_prompt, render_messages
 from openai_kv.server.protocol import check_stream_options, exactly_one, generate_body
 from openai_kv.server.sampling import output_budget, sampling_params
 from openai_kv.server.streaming import event
+from openai_kv.server.structured import constrain
 from openai_kv.server.usage import cache_headers, usage
 from openai_kv.server.violations import excluded
 
@@ -22,6 +23,7 @@ DEFAULT_MAX_TOKENS = 128
 async def generate(call: Call) -> None:
     body = await call.parse(generate_body)
     check_stream_options(body)
+    body = await constrain(call, body)
     source = exactly_one(body, "prompt", "messages", "prompt_token_ids")
     if source != "messages" and "chat_template_kwargs" in body:
         raise excluded("Parameter 'chat_template_kwargs' needs 'messages'.", "chat_template_kwargs")

@@ -23,6 +23,7 @@ from openai_kv.server.fields import (
     Object,
     String,
 )
+from openai_kv.server.format_fields import check_response_format
 from openai_kv.server.messages import check_message
 from openai_kv.server.token_fields import LogitBias, Prompts, TokenIds
 from openai_kv.server.violations import excluded
@@ -105,7 +106,7 @@ def common_fields(limits: Limits) -> dict[str, Check]:
         "stop_token_ids": Neutral(([],)),
         "include_stop_str_in_output": Neutral((False,)),
         "skip_special_tokens": Neutral((True,)),
-        "response_format": Neutral(({"type": "text"},)),
+        "response_format": check_response_format,
         "prompt_logprobs": UNSUPPORTED,
         "return_token_ids": Neutral((False,)),
         "priority": Neutral((0,)),

@@ -19,6 +19,7 @@ PLAIN = (
     "logit_bias",
     "ignore_eos",
     "min_tokens",
+    "grammar",
 )
 
 
