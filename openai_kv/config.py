@@ -90,6 +90,7 @@ class ServerSettings(Section):
     max_stop_strings: int = Field(16, gt=0, description="most stop strings in a request")
     max_stop_length: int = Field(1024, gt=0, description="longest stop string in characters")
     max_logit_bias: int = Field(1024, gt=0, description="most entries of logit_bias")
+    max_tools: int = Field(128, gt=0, description="most tools in a request")
     max_schema_bytes: int = Field(65536, gt=0, description="largest JSON schema in a request")
     max_schema_depth: int = Field(32, gt=0, le=64, description="deepest nesting of a JSON schema in a request")
     default_max_tokens: int = Field(0, ge=0, description="cap of a chat answer when the client gives none; 0 = off")
@@ -148,6 +149,17 @@ class EngineSettings(Section):
         return value
 
 
+class ChatSettings(Section):
+    tool_parser: str = Field(
+        "auto",
+        min_length=1,
+        description="how tool calls are written: a plugin's name, none, or auto: by the template",
+    )
+    reasoning_parser: Literal["auto", "think", "none"] = Field(
+        "auto", description="where reasoning is; auto: between <think> and </think> if the model knows them"
+    )
+
+
 def default_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openai-kv"
 
@@ -164,6 +176,7 @@ class Settings(BaseSettings):
     model: ModelSettings = ModelSettings()
     cache: CacheSettings = CacheSettings()
     engine: EngineSettings = EngineSettings()
+    chat: ChatSettings = ChatSettings()
     plugins: Mapping[str, Mapping[str, Any]] = Field({}, description="options of plugins, by plugin name")
 
     @classmethod

@@ -50,6 +50,7 @@ class SamplingParams:
 
     `temperature` below 1e-5 is greedy. `top_k` -1 or 0 is off. `seed` None: the engine draws one per request.
     `grammar`: the output has to follow it, and ends when nothing may follow.
+    `visible_token_ids`: special tokens that appear in the text all the same.
     """
 
     max_tokens: int
@@ -66,6 +67,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     grammar: Grammar | None = None
+    visible_token_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

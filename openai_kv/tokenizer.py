@@ -92,8 +92,21 @@ class Tokenizer:
         values = {name: getattr(self._hf, name, None) for name in names}
         return {"tokenizer_class": type(self._hf).__name__, "vocab_size": self.vocab_size, **values}
 
-    def stream_decoder(self, *, skip_special_tokens: bool = True) -> "StreamDecoder":
-        return StreamDecoder(self, skip_special_tokens)
+    def stream_decoder(
+        self, *, skip_special_tokens: bool = True, visible: frozenset[int] = frozenset()
+    ) -> "StreamDecoder":
+        """`visible` are special tokens that are not skipped."""
+        return StreamDecoder(self, skip_special_tokens, visible)
+
+    @property
+    def chat_template(self) -> str:
+        """Its source, all of them if there are several; empty: the model has none."""
+        template = self._hf.chat_template or ""
+        return template if isinstance(template, str) else "\n".join(template.values())
+
+    def has_token(self, text: str) -> bool:
+        """Whether `text` is one token, special or not."""
+        return self.backend.token_to_id(text) is not None
 
     @property
     def backend(self) -> Any:
@@ -103,14 +116,17 @@ class Tokenizer:
 class StreamDecoder:
     """Token by token to text, holding back incomplete UTF-8; `tokenizers`' DecodeStream with the flush it lacks."""
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool, visible: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
+        self._visible = visible
         self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
         self._held: list[int] = []
 
     def step(self, token_id: int) -> str:
         """Text that became complete with this token."""
+        if token_id in self._visible:
+            return self.flush() + self._tokenizer.decode([token_id], skip_special_tokens=False)
         piece = self._step(token_id)
         if piece is None:
             self._held.append(token_id)

@@ -1,5 +1,7 @@
 """A byte-level tokenizer without merges: every byte is a token, so any text and any split of it can be made."""
 
+from collections.abc import Sequence
+
 from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -13,13 +15,13 @@ CHAT_TEMPLATE = (
 SPECIALS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 
 
-def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> Tokenizer:
-    """Ids 0..255 are the bytes in the order of the byte-level alphabet, then the special tokens."""
+def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE, specials: Sequence[str] = ()) -> Tokenizer:
+    """Ids 0..255 are the bytes in the order of the byte-level alphabet, then the special tokens, `specials` last."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = BackendTokenizer(models.BPE(vocab={char: index for index, char in enumerate(alphabet)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(SPECIALS)
+    backend.add_special_tokens([*SPECIALS, *specials])
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<|endoftext|>", eos_token="<|im_end|>")
     fast.chat_template = chat_template
     return Tokenizer(fast)

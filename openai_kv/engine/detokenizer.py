@@ -64,7 +64,8 @@ class Detokenizer:
         self._outputs: dict[str, _Output] = {}
 
     def add(self, request: Request) -> None:
-        self._outputs[request.request_id] = _Output(self._tokenizer.stream_decoder(), StopStrings(request.params.stop))
+        decoder = self._tokenizer.stream_decoder(visible=request.params.visible_token_ids)
+        self._outputs[request.request_id] = _Output(decoder, StopStrings(request.params.stop))
 
     def append(self, request: Request, token_id: int) -> str | None:
         """Take one more output token; the stop string its text completed, if any."""

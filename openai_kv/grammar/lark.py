@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 MAX_SPACES = 20
@@ -12,8 +13,18 @@ JSON_OPTIONS = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{MAX_SPACES}}}", 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
-def quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+@dataclass(frozen=True, slots=True)
+class Lark:
+    """Literals of one tokenizer: a special token can't be written with the letters of its text."""
+
+    special_ids: Mapping[str, int]
+
+    def text(self, text: str) -> str:
+        token_id = self.special_ids.get(text)
+        return json.dumps(text, ensure_ascii=False) if token_id is None else f"<[{token_id}]>"
+
+    def is_special(self, text: str) -> bool:
+        return text in self.special_ids
 
 
 def json_of(schema: Mapping[str, Any] | bool) -> str:
@@ -26,8 +37,3 @@ def json_of(schema: Mapping[str, Any] | bool) -> str:
 def rules(**bodies: str) -> str:
     """`name: body` lines."""
     return "".join(f"{name}: {body}\n" for name, body in bodies.items())
-
-
-def json_answer(schema: Mapping[str, Any]) -> str:
-    """The whole output is one JSON value."""
-    return rules(start=json_of(schema))

@@ -1,31 +1,32 @@
 """POST /v1/chat/completions."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 from openai_kv.outputs import RequestOutput
 from openai_kv.server.call import Call
+from openai_kv.server.chat_output import ChatOutput, chat_grammar, plan_output
+from openai_kv.server.chat_reader import ChoiceReader, Deltas, Message
 from openai_kv.server.generation import Generation, engine_request, new_id
 from openai_kv.server.messages import count_turns
 from openai_kv.server.prompts import render_messages
 from openai_kv.server.protocol import chat_body, check_stream_options
 from openai_kv.server.replies import Reply, collect, stream
 from openai_kv.server.sampling import output_budget, sampling_params
-from openai_kv.server.structured import constrain
 from openai_kv.server.violations import excluded
 
 
 async def create_chat_completion(call: Call) -> None:
     body = await call.parse(chat_body)
     check_stream_options(body)
-    body = await constrain(call, body)
     wanted = wanted_tokens(body)
-    prompt = await asyncio.to_thread(lambda: render_messages(call.context.get_tokenizer(), body))
+    prompt, output = await asyncio.to_thread(prepare, call, body)
     max_model_len = call.context.engine.info.max_model_len
     budget = output_budget(len(prompt), wanted, max_model_len, "messages")
     budget = budget if wanted else capped(budget, call.context.settings.server.default_max_tokens)
-    reply = ChatReply(call, body, new_id("chatcmpl"))
+    reply = ChatReply(call, body, new_id("chatcmpl"), output)
     request = engine_request(
         call,
         body,
@@ -38,6 +39,16 @@ async def create_chat_completion(call: Call) -> None:
     )
     with Generation(call, [request]) as generation:
         await (stream if body.get("stream") else collect)(generation, reply)
+
+
+def prepare(call: Call, body: dict[str, Any]) -> tuple[list[int], ChatOutput]:
+    """The prompt, and how the output is read; what the engine has to know of that is added to `body`."""
+    tokenizer = call.context.get_tokenizer()
+    prompt = render_messages(tokenizer, body)
+    output = plan_output(call, body, prompt)
+    body["grammar"] = chat_grammar(call, body, output)
+    body["visible_token_ids"] = output.visible_token_ids(tokenizer)
+    return prompt, output
 
 
 def wanted_tokens(body: Mapping[str, Any]) -> int | None:
@@ -58,25 +69,38 @@ class ChatReply(Reply):
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
+    def __init__(self, call: Call, body: Mapping[str, Any], reply_id: str, output: ChatOutput) -> None:
+        super().__init__(call, body, reply_id)
+        self._output = output
+        self._deltas: dict[int, Deltas] = defaultdict(lambda: Deltas(output))
+
     def extras(self) -> dict[str, Any]:
         return {"service_tier": "default"} if "service_tier" in self.body else {}
 
     def choice(self, index: int, text: str, last: RequestOutput) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        return {"index": index, "message": message, "logprobs": None, **ending(last)}
+        message, reader = Message(self._output.parser), ChoiceReader(self._output)
+        for event in reader.take(text, last.finish_reason):
+            message.take(event)
+        return {"index": index, "message": message.to_json(), "logprobs": None, **chat_ending(last, reader)}
 
     def chunk_choices(self, index: int, output: RequestOutput, first: bool) -> list[dict[str, Any]]:
         """With the first token the role, then text, at the end the reason: each a chunk of its own."""
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}] if first else []
-        if output.text:
-            deltas.append({"content": output.text})
+        deltas += self._deltas[index].take(output.text, output.finish_reason)
         choices = [delta_choice(index, delta) for delta in deltas]
         if output.finish_reason:
-            choices.append({"index": index, "delta": {}, "logprobs": None, **ending(output)})
+            choices.append(
+                {"index": index, "delta": {}, "logprobs": None, **chat_ending(output, self._deltas[index].reader)}
+            )
         return choices
 
 
-def delta_choice(index: int, delta: Mapping[str, str]) -> dict[str, Any]:
+def chat_ending(output: RequestOutput, reader: ChoiceReader) -> dict[str, Any]:
+    reason = reader.finish_reason(output.finish_reason)
+    return {"finish_reason": reason, "stop_reason": None if reason == "tool_calls" else output.stop_reason}
+
+
+def delta_choice(index: int, delta: Mapping[str, Any]) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, "stop_reason": None}
 
 

@@ -14,6 +14,7 @@ from openai_kv.engine.async_engine import AsyncEngine, EngineState
 from openai_kv.errors import UnavailableError
 from openai_kv.exporting import ExporterGroup
 from openai_kv.grammar.compiler import GrammarCompiler, Vocabulary, vocabulary_of
+from openai_kv.parsing.tool_parser import ToolParser
 from openai_kv.tokenizer import Tokenizer
 
 
@@ -70,6 +71,7 @@ class ServerContext:
     """`model_names`: the first is canonical, entries with * or ? match others.
 
     `get_tokenizer` is called in worker threads and only once the engine is ready: it may belong to what was loading.
+    `tool_parsers`: those `auto` may choose from, or the one that is configured.
     `sampling_defaults` replace the contract's for fields a request leaves out. `start_time` is Unix time.
     """
 
@@ -80,6 +82,7 @@ class ServerContext:
     exporters: ExporterGroup = field(default_factory=ExporterGroup)
     plugins: Sequence[PluginRow] = ()
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    tool_parsers: Sequence[ToolParser] = ()
     start_time: float = field(default_factory=time.time)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     grammars: GrammarCompiler = field(init=False)

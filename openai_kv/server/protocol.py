@@ -26,6 +26,7 @@ from openai_kv.server.fields import (
 from openai_kv.server.format_fields import check_response_format
 from openai_kv.server.messages import check_message
 from openai_kv.server.token_fields import LogitBias, Prompts, TokenIds
+from openai_kv.server.tool_fields import Tools, check_tool_choice
 from openai_kv.server.violations import excluded
 
 UNSUPPORTED = Neutral(())
@@ -117,7 +118,7 @@ def template_fields(limits: Limits) -> dict[str, Check]:
     return {
         "messages": Array(check_message, limits.server.max_messages, empty=False),
         "chat_template_kwargs": FreeObject(forbidden=TEMPLATE_OWN),
-        "tools": Neutral(([],)),
+        "tools": Tools(limits.server.max_tools),
     }
 
 
@@ -134,9 +135,9 @@ def chat_body(limits: Limits) -> Object:
         "n": Neutral((1,)),
         "logprobs": Neutral((False,)),
         "top_logprobs": Neutral((0,)),
-        "tool_choice": Neutral(("none", "auto")),
+        "tool_choice": check_tool_choice,
         "parallel_tool_calls": Boolean(),
-        "reasoning_effort": UNSUPPORTED,
+        "reasoning_effort": Choice(("none", "minimal", "low", "medium", "high", "xhigh", "max")),
         "add_generation_prompt": Neutral((True,)),
         "continue_final_message": Neutral((False,)),
         "modalities": Neutral((["text"],)),

@@ -20,6 +20,7 @@ PLAIN = (
     "ignore_eos",
     "min_tokens",
     "grammar",
+    "visible_token_ids",
 )
 
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from openai_kv.errors import ParameterError
-from openai_kv.grammar.lark import ANY_OBJECT, json_answer
+from openai_kv.grammar.lark import ANY_OBJECT, Lark
 from openai_kv.grammar.schema import Schema, SchemaError, SchemaLimits, check_schema
+from openai_kv.parsing.grammars import OutputGrammar
 from openai_kv.request import Grammar
 from openai_kv.server.call import Call
 from openai_kv.server.violations import clip
@@ -21,7 +22,7 @@ async def constrain(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
 
 def answer_grammar(call: Call, body: Mapping[str, Any]) -> dict[str, Grammar]:
     schema = answer_schema(call, body)
-    return {} if schema is None else {"grammar": compile_grammar(call, json_answer(schema), PATH)}
+    return {} if schema is None else {"grammar": compile_grammar(call, OutputGrammar(Lark({})).answer(schema), PATH)}
 
 
 def answer_schema(call: Call, body: Mapping[str, Any]) -> Schema | None:

@@ -2,11 +2,13 @@
 
 import json
 import random
+from collections.abc import Mapping
 from typing import Any
 
 from openai_kv.grammar.compiler import CompiledGrammar, GrammarCompiler, vocabulary_of
-from openai_kv.grammar.lark import json_answer
+from openai_kv.grammar.lark import Lark
 from openai_kv.grammar.schema import SchemaLimits, check_schema
+from openai_kv.parsing.grammars import OutputGrammar
 from openai_kv.tokenizer import Tokenizer
 from tests.tiny_tokenizer import tiny_tokenizer
 
@@ -26,6 +28,10 @@ def of_schema(schema: dict[str, Any]) -> CompiledGrammar:
     checked = check_schema(schema, LIMITS)
     assert checked.unenforced == ()
     return COMPILER.compile(json_answer(checked.schema))
+
+
+def json_answer(schema: Mapping[str, Any]) -> str:
+    return OutputGrammar(Lark({})).answer(schema)
 
 
 def accepts(grammar: CompiledGrammar, text: str, tokenizer: Tokenizer = TOKENIZER) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ from openai_kv.engine.engine import Engine
 from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import HttpStats, MetricsExporter
 from openai_kv.outputs import ModelRunnerOutput, SchedulerOutput
+from openai_kv.parsing.tool_parser import ToolParser
 from openai_kv.request import Request
 from openai_kv.server.app import create_app
 from openai_kv.server.context import ServerContext
@@ -137,6 +138,7 @@ def make_context(
     exporter: MetricsExporter | None = None,
     model_names: tuple[str, ...] = ("fake",),
     sampling_defaults: Mapping[str, float] | None = None,
+    tool_parsers: Sequence[ToolParser] = (),
     **settings: object,
 ) -> ServerContext:
     """`settings` are names with `__` for the dot: server__max_queue=1."""
@@ -149,25 +151,37 @@ def make_context(
 
     limits = QueueLimits(tree.server.max_queue, tree.server.max_queued_tokens, tree.server.queue_timeout)
     engine = AsyncEngine(build, limits)
-    return ServerContext(engine, lambda: known, tree, model_names, exporters, sampling_defaults=sampling_defaults or {})
+    return ServerContext(
+        engine,
+        lambda: known,
+        tree,
+        model_names,
+        exporters,
+        sampling_defaults=sampling_defaults or {},
+        tool_parsers=tool_parsers,
+    )
 
 
 @asynccontextmanager
 async def site(
-    shape: Shape = SHAPE, *, headers: Mapping[str, str] | None = None, **options: Any
+    shape: Shape = SHAPE,
+    *,
+    headers: Mapping[str, str] | None = None,
+    runner: FakeModelRunner | None = None,
+    **options: Any,
 ) -> AsyncIterator[Site]:
     """In process, over ASGI."""
-    runner, exporter = SteppedRunner(fake_runner(shape)), RecordingExporter()
-    context = make_context(runner, shape, exporter=exporter, **options)
+    stepped, exporter = SteppedRunner(runner or fake_runner(shape)), RecordingExporter()
+    context = make_context(stepped, shape, exporter=exporter, **options)
     app = create_app(context)
     context.engine.start()
     await context.engine.settled.wait()
     transport = httpx.ASGITransport(app)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
-            yield Site(app, context, context.engine, runner, exporter, client)
+            yield Site(app, context, context.engine, stepped, exporter, client)
     finally:
-        runner.release()
+        stepped.release()
         await context.engine.stop()
 
 
