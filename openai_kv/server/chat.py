@@ -9,10 +9,11 @@ from openai_kv.outputs import RequestOutput
 from openai_kv.server.call import Call
 from openai_kv.server.chat_output import ChatOutput, chat_grammar, plan_output
 from openai_kv.server.chat_reader import ChoiceReader, Deltas, Message
-from openai_kv.server.generation import Generation, engine_request, new_id
+from openai_kv.server.generation import Batch, Generation, engine_request, new_id
 from openai_kv.server.messages import count_turns
 from openai_kv.server.prompts import render_messages
 from openai_kv.server.protocol import chat_body, check_stream_options
+from openai_kv.server.reasoning_tokens import ReasoningTokens
 from openai_kv.server.replies import Reply, collect, stream
 from openai_kv.server.sampling import output_budget, sampling_params
 from openai_kv.server.violations import excluded
@@ -73,6 +74,16 @@ class ChatReply(Reply):
         super().__init__(call, body, reply_id)
         self._output = output
         self._deltas: dict[int, Deltas] = defaultdict(lambda: Deltas(output))
+        self._reasoning = defaultdict[int, ReasoningTokens](lambda: reasoning_counter(call, output))
+
+    def saw(self, batch: Batch) -> None:
+        if self._output.thinks:
+            for index, output in batch:
+                self._reasoning[index].take(output.token_ids)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return sum(counter.count for counter in self._reasoning.values())
 
     def extras(self) -> dict[str, Any]:
         return {"service_tier": "default"} if "service_tier" in self.body else {}
@@ -93,6 +104,12 @@ class ChatReply(Reply):
                 {"index": index, "delta": {}, "logprobs": None, **chat_ending(output, self._deltas[index].reader)}
             )
         return choices
+
+
+def reasoning_counter(call: Call, output: ChatOutput) -> ReasoningTokens:
+    tokenizer = call.context.get_tokenizer()
+    decoder = tokenizer.stream_decoder(visible=output.visible_token_ids(tokenizer))
+    return ReasoningTokens(decoder, starts_inside=output.starts_inside)
 
 
 def chat_ending(output: RequestOutput, reader: ChoiceReader) -> dict[str, Any]:

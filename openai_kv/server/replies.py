@@ -34,6 +34,13 @@ class Reply:
     def extras(self) -> dict[str, Any]:
         return {}
 
+    def saw(self, batch: Batch) -> None:
+        """Called with all outputs, as they come."""
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return 0
+
     def choice(self, index: int, text: str, last: RequestOutput) -> dict[str, Any]:
         raise NotImplementedError
 
@@ -43,18 +50,18 @@ class Reply:
     def whole(self, texts: Mapping[int, str], last: Mapping[int, RequestOutput]) -> dict[str, Any]:
         choices = [self.choice(index, texts[index], last[index]) for index in sorted(last)]
         frame = {"id": self.id, "object": self.object, **self._frame}
-        return {**frame, "choices": choices, "usage": usage(last.values())}
+        return {**frame, "choices": choices, "usage": usage(last.values(), self.reasoning_tokens)}
 
     def chunks(self, batch: Batch, last: Collection[RequestOutput]) -> bytes:
         """All events of one step."""
         choices = [choice for index, output in batch for choice in self._choices(index, output)]
         extra: dict[str, Any] = {"usage": None} if self._include_usage else {}
         if self._running_usage:
-            extra = {"usage": usage(last)}
+            extra = {"usage": usage(last, self.reasoning_tokens)}
         return b"".join(self._event([choice], extra) for choice in choices)
 
     def usage_chunk(self, last: Collection[RequestOutput]) -> bytes:
-        return self._event([], {"usage": usage(last)}) if self._include_usage else b""
+        return self._event([], {"usage": usage(last, self.reasoning_tokens)}) if self._include_usage else b""
 
     def _choices(self, index: int, output: RequestOutput) -> list[dict[str, Any]]:
         first = index not in self._begun
@@ -69,6 +76,7 @@ async def collect(generation: Generation, reply: Reply) -> None:
     """One answer when all requests have ended."""
     texts: dict[int, str] = defaultdict(str)
     async for batch in generation.batches():
+        reply.saw(batch)
         for index, output in batch:
             texts[index] += output.text
     last = generation.last
@@ -81,6 +89,7 @@ async def stream(generation: Generation, reply: Reply) -> None:
     async for batch in generation.batches():
         if len(generation.last) == len(generation.requests):
             events.headers |= cache_headers(generation.last.values())
+        reply.saw(batch)
         if data := reply.chunks(batch, generation.last.values()):
             await events.send(data)
     await events.finish(reply.usage_chunk(generation.last.values()))
