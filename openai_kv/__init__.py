@@ -9,6 +9,7 @@ from openai_kv.cache.policy import (
     PriorityPolicy,
 )
 from openai_kv.cache.segments import GhostList, Segment, SegmentedPolicy
+from openai_kv.grammar.lark import Lark, json_of
 from openai_kv.hookspecs import hookimpl
 from openai_kv.metrics import (
     CacheStats,
@@ -19,6 +20,9 @@ from openai_kv.metrics import (
     ServerInfo,
     StepStats,
 )
+from openai_kv.parsing.output import Output, Reading
+from openai_kv.parsing.reading import read_call, read_object, until, visible
+from openai_kv.parsing.tool_parser import CallSyntax, Tool, ToolParser
 from openai_kv.request import RequestInfo
 
 __version__ = "0.1.0"
@@ -28,19 +32,30 @@ __all__ = [
     "BlockInfo",
     "CacheInfo",
     "CacheStats",
+    "CallSyntax",
     "CandidateQueue",
     "EvictionPolicy",
     "EvictionStats",
     "GhostList",
     "HttpStats",
+    "Lark",
     "MetricsExporter",
+    "Output",
     "PriorityPolicy",
+    "Reading",
     "RequestInfo",
     "RequestStats",
     "Segment",
     "SegmentedPolicy",
     "ServerInfo",
     "StepStats",
+    "Tool",
+    "ToolParser",
     "__version__",
     "hookimpl",
+    "json_of",
+    "read_call",
+    "read_object",
+    "until",
+    "visible",
 ]

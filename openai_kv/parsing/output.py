@@ -41,7 +41,7 @@ class Output:
         self._pending += text
 
     def begin_markup(self, read: str = "") -> None:
-        """From here on it is markup, `read` included."""
+        """From here on it is markup, `read` included; `reject` makes it content again."""
         self._markup = read
 
     def end_markup(self) -> None:
