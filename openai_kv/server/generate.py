@@ -25,8 +25,9 @@ async def generate(call: Call) -> None:
     check_stream_options(body)
     body = await constrain(call, body)
     source = exactly_one(body, "prompt", "messages", "prompt_token_ids")
-    if source != "messages" and "chat_template_kwargs" in body:
-        raise excluded("Parameter 'chat_template_kwargs' needs 'messages'.", "chat_template_kwargs")
+    for name in ("chat_template_kwargs", "tools"):
+        if source != "messages" and name in body:
+            raise excluded(f"Parameter '{name}' needs 'messages'.", name)
     prompt = await asyncio.to_thread(to_token_ids, call, body, source)
     wanted = body.get("max_tokens", DEFAULT_MAX_TOKENS)
     budget = output_budget(len(prompt), wanted, call.context.engine.info.max_model_len, source)

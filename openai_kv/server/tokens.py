@@ -29,7 +29,7 @@ def check_template_options(body: Mapping[str, Any], source: str) -> None:
             message = "Parameters 'add_generation_prompt' and 'continue_final_message' exclude each other."
             raise excluded(message, "add_generation_prompt")
         return
-    for name in ("chat_template_kwargs", "add_generation_prompt", "continue_final_message"):
+    for name in ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"):
         if name in body:
             raise excluded(f"Parameter '{name}' needs 'messages'.", name)
 

@@ -98,7 +98,7 @@ async def test_the_streaming_helper_puts_calls_together() -> None:
         arguments: dict[int, list[str]] = {}
         async with sdk(server).chat.completions.stream(
             **ASK,
-            tools=TOOLS,
+            tools=SDK_TOOLS,
         ) as stream:
             async for event in stream:
                 if event.type == "tool_calls.function.arguments.delta":
@@ -107,7 +107,6 @@ async def test_the_streaming_helper_puts_calls_together() -> None:
         calls = final.choices[0].message.tool_calls or []
         assert [call.function.name for call in calls] == ["get_weather", "now"]
         assert ["".join(parts) for parts in arguments.values()] == [call.function.arguments for call in calls]
-        assert len(arguments[0]) > 5
         assert final.choices[0].finish_reason == "tool_calls"
 
 
