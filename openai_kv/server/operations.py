@@ -7,12 +7,21 @@ from typing import Any
 from openai_kv.server import answers
 from openai_kv.server.admin import RESET_BODY
 from openai_kv.server.call import Schema
-from openai_kv.server.protocol import chat_body, completion_body, detokenize_body, generate_body, tokenize_body
+from openai_kv.server.fields import Check
+from openai_kv.server.protocol import (
+    chat_body,
+    completion_body,
+    detokenize_body,
+    generate_body,
+    pin_body,
+    tokenize_body,
+)
+from openai_kv.server.snapshot import BLOCKS_QUERY, TREE_QUERY
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`errors`: statuses over those of every route of its method and access."""
+    """`errors`: statuses over those of every route of its method and access. `query`: its parameters, all optional."""
 
     summary: str = ""
     body: Schema | None = None
@@ -21,6 +30,7 @@ class Operation:
     media: str = "application/json"
     streams: bool = False
     optional_body: bool = False
+    query: Mapping[str, Check] = field(default_factory=dict)
 
 
 OPERATIONS: Mapping[str, Operation] = {
@@ -51,6 +61,13 @@ OPERATIONS: Mapping[str, Operation] = {
     "POST /cache/reset": Operation(
         "Empty the cache", lambda _: RESET_BODY, answers.RESET, errors=(404,), optional_body=True
     ),
+    "GET /cache/tree": Operation(
+        "What the cache holds, as a tree", answer=answers.TREE, errors=(400, 503), query=TREE_QUERY
+    ),
+    "GET /cache/blocks": Operation("The cache's blocks", answer=answers.BLOCKS, errors=(400, 503), query=BLOCKS_QUERY),
+    "POST /cache/pin": Operation("Pin a prefix", pin_body, answers.PIN, errors=(404, 429)),
+    "GET /cache/pin": Operation("What is pinned", answer=answers.PINS, errors=(503,)),
+    "DELETE /cache/pin/{id}": Operation("Take a pin away", answer=answers.UNPINNED, errors=(404, 503)),
     "GET /plugins": Operation("Installed plugins", answer=answers.PLUGINS),
     "GET /openapi.json": Operation("This description", answer=answers.record(openapi=answers.TEXT), errors=(503,)),
 }

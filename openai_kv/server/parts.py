@@ -1,6 +1,7 @@
 """What of one choice is still to be sent."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from openai_kv.outputs import RequestOutput
 from openai_kv.request import FinishReason, TokenLogprobs
@@ -27,6 +28,10 @@ class Part:
     def clear(self) -> None:
         """It was sent, but for how it ends."""
         self.text, self.token_ids, self.logprobs, self.prompt_logprobs = "", [], [], []
+
+    @property
+    def ending(self) -> dict[str, Any]:
+        return {"finish_reason": self.finish_reason, "stop_reason": self.stop_reason}
 
     @property
     def size(self) -> int:
