@@ -103,14 +103,16 @@ class Message:
 
 
 class Deltas:
-    """The same in pieces, as chunks carry them."""
+    """The same in pieces, as chunks carry them. `num_read`: characters so far."""
 
     def __init__(self, output: ChatOutput) -> None:
         self._parser = output.parser
         self._index = -1
+        self.num_read = 0
         self.reader = ChoiceReader(output)
 
     def take(self, text: str, finish_reason: FinishReason | None) -> list[dict[str, Any]]:
+        self.num_read += len(text)
         events = self.reader.take(text, finish_reason)
         return [delta for event in events if (delta := self._delta(event))]
 

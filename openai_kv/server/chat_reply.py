@@ -66,13 +66,16 @@ class ChatReply(Reply):
     def chunk_choices(self, index: int, part: Part, first: bool) -> list[dict[str, Any]]:
         """With the first token the role, then what the text tells, at the end the reason: each a chunk of its own.
 
-        What is told of tokens comes with the first text after them: of those of a marker, with what follows it.
+        Log probabilities of a marker come with what follows it.
         """
         choices = [self.chunk_choice(index, {"role": "assistant", "content": ""}, Part())] if first else []
-        deltas, text, part.text = self._deltas[index], part.text, ""
-        for delta in deltas.take(text, part.finish_reason):
-            choices.append(self.chunk_choice(index, delta, part))
-            part.clear()
+        deltas = self._deltas[index]
+        pieces = part.take_tokens(deltas.num_read)
+        for number, (text, entries) in enumerate(pieces, 1):
+            part.logprobs += entries
+            for delta in deltas.take(text, part.finish_reason if number == len(pieces) else None):
+                choices.append(self.chunk_choice(index, delta, part))
+                part.clear()
         if part.finish_reason:
             choices.append({**self.chunk_choice(index, {}, part), **deltas.reader.ending(part)})
         return choices

@@ -53,3 +53,13 @@ def test_seeded_draws_are_the_same_alone_and_in_a_batch_and_always_valid(runner:
     for request, tokens in zip(batch, alone, strict=True):
         assert together.finish_reason(request) is FinishReason.STOP
         jsonschema.validate(json.loads(TOKENIZER.decode(tokens)), SCHEMA)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_grammar_wins_over_min_tokens_where_both_leave_nothing(runner: ModelRunner) -> None:
+    """`1` is the only token that may come, and one that would end the output."""
+    one = TOKENIZER.encode("1")[0]
+    request = make_request([7, 8, 9], 20, grammar=of_schema({"const": 1}), min_tokens=20, stop_token_ids=(one,))
+    run = Run(build_engine(runner, SHAPE, tokenizer=TOKENIZER))
+    assert run.generate(request) == [[one]]
+    assert run.finish_reason(request) is FinishReason.STOP
