@@ -10,6 +10,7 @@ from openai_kv.cache.policy import (
 )
 from openai_kv.cache.segments import GhostList, Segment, SegmentedPolicy
 from openai_kv.errors import RecordsLostError
+from openai_kv.grammar.lark import Lark, json_of
 from openai_kv.hookspecs import hookimpl
 from openai_kv.metrics import (
     METRICS_CONTRACT_VERSION,
@@ -23,6 +24,9 @@ from openai_kv.metrics import (
     ServerInfo,
     StepStats,
 )
+from openai_kv.parsing.output import Output, Reading
+from openai_kv.parsing.reading import read_call, read_object, until, visible
+from openai_kv.parsing.tool_parser import CallSyntax, Tool, ToolParser
 from openai_kv.request import RequestInfo
 
 __version__ = "0.1.0"
@@ -33,15 +37,19 @@ __all__ = [
     "BlockInfo",
     "CacheInfo",
     "CacheStats",
+    "CallSyntax",
     "CandidateQueue",
     "EvictionPolicy",
     "EvictionStats",
     "GenerationStats",
     "GhostList",
     "HttpStats",
+    "Lark",
     "LookupStats",
     "MetricsExporter",
+    "Output",
     "PriorityPolicy",
+    "Reading",
     "RecordsLostError",
     "RequestInfo",
     "RequestStats",
@@ -49,6 +57,13 @@ __all__ = [
     "SegmentedPolicy",
     "ServerInfo",
     "StepStats",
+    "Tool",
+    "ToolParser",
     "__version__",
     "hookimpl",
+    "json_of",
+    "read_call",
+    "read_object",
+    "until",
+    "visible",
 ]

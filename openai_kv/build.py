@@ -134,7 +134,7 @@ def build_context(settings: Settings, registry: PluginRegistry) -> ServerContext
     recording = open_recording(settings.cache.record_trace) if settings.cache.record_trace else None
     builder = EngineBuilder(settings, folder, names[0], policy, exporters, recording)
     limits = QueueLimits(settings.server.max_queue, settings.server.max_queued_tokens, settings.server.queue_timeout)
-    active = {policy.name, *settings.exporter_names}
+    active = {policy.name, *settings.exporter_names, settings.chat.tool_parser}
     return ServerContext(
         engine=AsyncEngine(builder, limits),
         get_tokenizer=builder.tokenizer.result,
@@ -142,6 +142,7 @@ def build_context(settings: Settings, registry: PluginRegistry) -> ServerContext
         model_names=names,
         exporters=exporters,
         plugins=registry.report(active, options),
+        tool_parsers=registry.create_tool_parsers(settings.chat.tool_parser, options),
         sampling_defaults=generation_defaults(folder) if settings.engine.use_generation_config else {},
         upstreams=Upstreams.load(settings.upstreams),
     )

@@ -115,6 +115,9 @@ class ServerSettings(Section):
     max_n: int = Field(16, gt=0, description="most answers to one prompt: n and best_of")
     max_logprobs: int = Field(20, ge=0, description="most tokens to report log probabilities of at one position")
     max_logit_bias: int = Field(1024, gt=0, description="most entries of logit_bias")
+    max_tools: int = Field(128, gt=0, description="most tools in a request")
+    max_schema_bytes: int = Field(65536, gt=0, description="largest JSON schema in a request")
+    max_schema_depth: int = Field(32, gt=0, le=64, description="deepest nesting of a JSON schema in a request")
     default_max_tokens: int = Field(0, ge=0, description="cap of a chat answer when the client gives none; 0 = off")
     max_queue: int = Field(256, gt=0, description="requests that may wait; beyond it 429")
     max_queued_tokens: int = Field(1048576, gt=0, description="prompt tokens that may wait; beyond it 429")
@@ -192,6 +195,17 @@ class OtelSettings(Section):
     )
 
 
+class ChatSettings(Section):
+    tool_parser: str = Field(
+        "auto",
+        min_length=1,
+        description="how tool calls are written: a plugin's name, none, or auto: by the template",
+    )
+    reasoning_parser: Literal["auto", "think", "none"] = Field(
+        "auto", description="where reasoning is; auto: between <think> and </think> if the model knows them"
+    )
+
+
 def default_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openai-kv"
 
@@ -209,6 +223,7 @@ class Settings(BaseSettings):
     cache: CacheSettings = CacheSettings()
     engine: EngineSettings = EngineSettings()
     otel: OtelSettings = OtelSettings()
+    chat: ChatSettings = ChatSettings()
     plugins: Mapping[str, Mapping[str, Any]] = Field({}, description="options of plugins, by plugin name")
     upstreams: Mapping[ModelPattern, UpstreamSettings] = Field({}, description="servers for other models, by name")
 

@@ -6,6 +6,7 @@ import pluggy
 
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.metrics import MetricsExporter
+from openai_kv.parsing.tool_parser import ToolParser
 
 PROJECT = "openai_kv"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -20,3 +21,8 @@ def register_eviction_policies(register: Callable[[type[EvictionPolicy]], None])
 @hookspec
 def register_metrics_exporters(register: Callable[[type[MetricsExporter]], None]) -> None:
     """Call `register(MyExporter)` for each exporter class; it is chosen by its `name`."""
+
+
+@hookspec
+def register_tool_parsers(register: Callable[[type[ToolParser]], None]) -> None:
+    """Call `register(MyParser)` for each parser class; it is chosen by its `name`, or by the model's chat template."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
-from openai_kv.request import FinishReason, SamplingParams, TokenLogprobs
+from openai_kv.request import FinishReason, SamplingParams, TokenConstraint, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class ScheduledRequest:
     hidden state is sampled. `store_slot`: keep the last row's hidden state there. Slots are read before any is written.
     `seed`, `choice` and the number of output tokens name the draw. `prompt_token_ids`, `output_token_ids` are for
     penalties. `prompt_logprobs`: report this many at every row that a token of the prompt follows; None: no report.
+    `constraint` rules tokens out.
     """
 
     request_id: str
@@ -44,6 +45,7 @@ class ScheduledRequest:
     store_slot: int | None = None
     choice: int = 0
     prompt_logprobs: int | None = None
+    constraint: TokenConstraint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,13 @@ from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.config import did_you_mean
 from openai_kv.errors import ConfigError, PluginError, StartupError
 from openai_kv.metrics import MetricsExporter
+from openai_kv.parsing.tool_parser import ToolParser
 
-PluginClass = type[EvictionPolicy] | type[MetricsExporter]
+PluginClass = type[EvictionPolicy] | type[MetricsExporter] | type[ToolParser]
 HOOKS: Mapping[str, PluginClass] = {
     "register_eviction_policies": EvictionPolicy,
     "register_metrics_exporters": MetricsExporter,
+    "register_tool_parsers": ToolParser,
 }
 SECRETS = ("key", "token", "secret", "password")
 
@@ -95,6 +97,15 @@ class PluginRegistry:
         found = [self.find(name, "register_metrics_exporters") for name in names]
         made = [create(plugin, options.get(plugin.name, {})) for plugin in found]
         return tuple(exporter for exporter in made if isinstance(exporter, MetricsExporter))
+
+    def create_tool_parsers(self, name: str, options: Mapping[str, Mapping[str, Any]]) -> tuple[ToolParser, ...]:
+        """The parser `name`; all, in the order in which they are asked, for `auto`; `none`: none."""
+        self.check_names(options)
+        found = [self.find(name, "register_tool_parsers")] if name not in ("auto", "none") else []
+        if name == "auto":
+            found = [plugin for plugin in self.plugins if plugin.hook == "register_tool_parsers"]
+        made = [create(plugin, options.get(plugin.name, {})) for plugin in found]
+        return tuple(parser for parser in made if isinstance(parser, ToolParser))
 
     def report(self, active: Collection[str], options: Mapping[str, Mapping[str, Any]]) -> tuple[PluginReport, ...]:
         """What exists; `active` are the chosen names, their options include the defaults."""
@@ -202,7 +213,7 @@ def options_model(cls: type) -> type[BaseModel]:
     return create_model(cls.__name__, __config__=config, **fields)
 
 
-def create(plugin: Plugin, options: Mapping[str, Any]) -> EvictionPolicy | MetricsExporter:
+def create(plugin: Plugin, options: Mapping[str, Any]) -> EvictionPolicy | MetricsExporter | ToolParser:
     try:
         checked = plugin.options(**options)
         return plugin.cls(**{name: getattr(checked, name) for name in plugin.options.model_fields})

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 
 class RequestStatus(StrEnum):
@@ -19,12 +20,38 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+class TokenConstraint(Protocol):
+    """Which tokens may come next in one output; engine thread only."""
+
+    @property
+    def finished(self) -> bool:
+        """Nothing may follow any more."""
+
+    @property
+    def failed(self) -> bool:
+        """It is finished because it can't be followed any further."""
+
+    def mask(self) -> bytes:
+        """A bit per token id, lowest id in the lowest bit: 1 where the token may come next. May wait for it."""
+
+    def advance(self, token_id: int) -> None:
+        """Take the next token, drawn by the mask."""
+
+
+class Grammar(Protocol):
+    """What an output has to look like."""
+
+    def start(self) -> TokenConstraint: ...
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How output tokens are drawn and when the output ends; ranges are checked by whoever builds it.
 
     `temperature` below 1e-5 is greedy. `top_k` -1 or 0 is off. `seed` None: the engine draws one per request.
     `logprobs`, `prompt_logprobs`: how many of the most likely tokens to report at each position; None: no report.
+    `grammar`: the output has to follow it, and ends when nothing may follow.
+    `visible_token_ids`: special tokens that appear in the text all the same.
     """
 
     max_tokens: int
@@ -43,6 +70,8 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     ignore_eos: bool = False
+    grammar: Grammar | None = None
+    visible_token_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 
@@ -149,9 +178,12 @@ class Request:
     last_token_time: float | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    constraint: TokenConstraint | None = None
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_token_ids)
+        if self.params.grammar is not None:
+            self.constraint = self.params.grammar.start()
 
     @property
     def request_id(self) -> str:

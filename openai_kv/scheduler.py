@@ -203,6 +203,7 @@ class Scheduler:
             store_slot=self._reserve_slot(request) if complete and num_tokens else None,
             choice=request.choice,
             prompt_logprobs=request.params.prompt_logprobs if request.lacks_prompt_logprobs else None,
+            constraint=request.constraint,
         )
 
     def _reserve_slot(self, request: Request) -> int | None:
@@ -243,6 +244,8 @@ class Scheduler:
             request.token_ids.append(token_id)
             if request.request_id in output.logprobs:
                 request.logprobs.append(output.logprobs[request.request_id])
+            if request.constraint is not None:
+                request.constraint.advance(token_id)
             self._stop(request, token_id)
         elif request.params.max_tokens == 0 and request.num_computed_tokens == request.num_prompt_tokens:
             self._finish(request, FinishReason.LENGTH)
@@ -264,6 +267,8 @@ class Scheduler:
         request.stop_reason = self._text.append(request, token_id)
         if request.stop_reason is not None:
             return FinishReason.STOP
+        if request.constraint is not None and request.constraint.finished:
+            return FinishReason.ERROR if request.constraint.failed else FinishReason.STOP
         full = len(request.token_ids) >= self.limits.max_model_len
         return FinishReason.LENGTH if full or request.num_output_tokens >= params.max_tokens else None
 

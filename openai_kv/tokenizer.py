@@ -142,8 +142,22 @@ class Tokenizer:
         values = {name: getattr(self._hf, name, None) for name in names}
         return {"tokenizer_class": type(self._hf).__name__, "vocab_size": self.vocab_size, **values}
 
-    def stream_decoder(self, *, skip_special_tokens: bool = True) -> "StreamDecoder":
-        return StreamDecoder(self, skip_special_tokens)
+    def stream_decoder(
+        self, *, skip_special_tokens: bool = True, visible: frozenset[int] = frozenset()
+    ) -> "StreamDecoder":
+        """`visible` are special tokens that are never skipped."""
+        special = frozenset(self.special_ids.values()) if skip_special_tokens else frozenset()
+        return StreamDecoder(self, special - visible)
+
+    @property
+    def chat_template(self) -> str:
+        """Its source, all of them if there are several; empty: the model has none."""
+        template = self._hf.chat_template or ""
+        return template if isinstance(template, str) else "\n".join(template.values())
+
+    def has_token(self, text: str) -> bool:
+        """Whether `text` is one token, special or not."""
+        return self.backend.token_to_id(text) is not None
 
     @property
     def backend(self) -> Any:
@@ -151,13 +165,15 @@ class Tokenizer:
 
 
 class StreamDecoder:
-    """Token by token to text, holding back incomplete UTF-8; `tokenizers`' DecodeStream with the flush it lacks."""
+    """Token by token to text, holding back incomplete UTF-8; `tokenizers`' DecodeStream with the flush it lacks.
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+    `skipped` tokens are as if they had not come.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
-        self._skipped = frozenset(tokenizer.special_ids.values() if skip_special_tokens else ())
-        self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
+        self._skipped = skipped
+        self._stream = DecodeStream(skip_special_tokens=False)
         self._held: list[int] = []
 
     @property
@@ -188,11 +204,11 @@ class StreamDecoder:
         return tail if REPLACEMENT in tail else ""
 
     def _decode(self, token_ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skip)
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
     def _step(self, token_id: int) -> str | None:
         try:
             return self._stream.step(self._tokenizer.backend, token_id)
         except Exception:  # the library raises a bare Exception when a decoder rewrote what it had already returned
-            self._stream = DecodeStream(skip_special_tokens=self._skip)
+            self._stream = DecodeStream(skip_special_tokens=False)
             return self._stream.step(self._tokenizer.backend, token_id)

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
-from openai_kv.request import TokenLogprobs
+from openai_kv.request import TokenConstraint, TokenLogprobs
 
 VOCAB_SIZE = 1000
 EMPTY = -1
+WIDTH = 320  # more than the tiny tokenizer has tokens
 
 
 def next_token(context: Sequence[int], vocab_size: int = VOCAB_SIZE) -> int:
@@ -30,6 +31,14 @@ def fake_logprobs(context: Sequence[int], token_id: int, count: int, vocab_size:
     top = tuple(((best + index) % vocab_size, -0.5 * (index + 1)) for index in range(count))
     rank = (token_id - best) % vocab_size + 1
     return TokenLogprobs(token_id, -0.5 * rank, rank, top)
+
+
+def allowed(token: int, constraint: TokenConstraint | None) -> int:
+    """The first token from `token` on that may come next."""
+    if constraint is None:
+        return token
+    mask = int.from_bytes(constraint.mask(), "little")
+    return next(index % WIDTH for index in range(token, token + WIDTH) if mask >> (index % WIDTH) & 1)
 
 
 def fake_info(**changes: object) -> ModelInfo:
@@ -73,9 +82,13 @@ class FakeModelRunner:
                 token = next_token(self._read(request), self.info.vocab_size)
                 sampled |= {request.request_id: token} if request.samples else {}
                 self._hidden |= {} if request.store_slot is None else {request.store_slot: token}
-        logprobs = {r.request_id: self._logprobs(r, sampled) for r in scheduled.requests if self._reports(r)}
+        drawn = {r.request_id: self._draw(r, sampled[r.request_id]) for r in scheduled.requests if r.samples}
+        logprobs = {r.request_id: self._logprobs(r, drawn) for r in scheduled.requests if self._reports(r)}
         prompts = {r.request_id: self._of_prompt(r) for r in scheduled.requests if r.prompt_logprobs is not None}
-        return ModelRunnerOutput(sampled, logprobs=logprobs, prompt_logprobs=prompts)
+        return ModelRunnerOutput(drawn, logprobs=logprobs, prompt_logprobs=prompts)
+
+    def _draw(self, request: ScheduledRequest, likeliest: int) -> int:
+        return allowed(likeliest, request.constraint)
 
     def _reports(self, request: ScheduledRequest) -> bool:
         return request.samples and request.params.logprobs is not None

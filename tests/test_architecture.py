@@ -13,8 +13,8 @@ SETTINGS = {"config", "config_sources", "config_upstreams"}
 ARROWS: dict[str, set[str]] = {
     **{name: set() for name in PLAIN},
     "cache": set(),
-    "hookspecs": {"cache"},
-    "default_plugins": {"cache", "hookspecs", "otel"},
+    "hookspecs": {"cache", "parsing"},
+    "default_plugins": {"cache", "hookspecs", "otel", "parsing"},
     "testing": {"cache"},
     "otel": set(),
     "exporter_thread": set(),
@@ -23,15 +23,17 @@ ARROWS: dict[str, set[str]] = {
     "token_bytes": set(),
     "time_limit": set(),
     "tokenizer": {"time_limit", "token_bytes"},
+    "grammar": {"tokenizer"},
+    "parsing": {"grammar"},
     "herd": set(),
     "scheduler": {"cache", "herd"},
     "model_runner": set(),
     "engine": {"scheduler", "cache", "exporting", "recording", "tokenizer"},
-    "server": {"engine", "exporting", "token_bytes", "tokenizer", *SETTINGS},
+    "server": {"engine", "exporting", "token_bytes", "tokenizer", "grammar", "parsing", *SETTINGS},
     "config_sources": set(),
     "config_upstreams": set(),
     "config": {"config_sources", "config_upstreams"},
-    "plugins": {"cache", "hookspecs", "default_plugins", *SETTINGS},
+    "plugins": {"cache", "hookspecs", "default_plugins", "parsing", *SETTINGS},
     "simulate": {"cache", "plugins", "default_plugins", *SETTINGS},
     "bench": {"simulate", *SETTINGS},
     "model_store": {"model_runner", *SETTINGS},
@@ -48,6 +50,7 @@ ONLY_IN = {
     "multiprocessing": {"engine", "simulate"},
     "pluggy": {"hookspecs", "plugins"},
     "opentelemetry": {"otel"},
+    "llguidance": {"grammar"},
 }
 
 

@@ -70,7 +70,7 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: p
         ({"cache.kv_cache_memory": "2GoB"}, "cache.kv_cache_memory = '2GoB': should be a size like 1GiB"),
         ({"cache.kv_cache_memory": "0"}, "cache.kv_cache_memory = '0': should be more than nothing"),
         ({"server.sse_ping": "nan"}, "server.sse_ping"),
-        ({"server.max_tools": 16}, "unknown setting server.max_tools"),
+        ({"server.max_toys": 16}, "unknown setting server.max_toys"),
         ({"engine.max_num_batched_tokens": "16"}, "should be at least max_num_seqs"),
         ({"config": "/nowhere.toml"}, "configuration file /nowhere.toml: No such file"),
     ],

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+import openai_kv
 from openai_kv import (
     METRICS_CONTRACT_VERSION,
     POLICY_CONTRACT_VERSION,
@@ -20,10 +21,12 @@ from openai_kv import (
     HttpStats,
     LookupStats,
     MetricsExporter,
+    Output,
     PriorityPolicy,
     RequestStats,
     ServerInfo,
     StepStats,
+    ToolParser,
 )
 from openai_kv.plugins import load_plugins
 from openai_kv.request import RequestInfo
@@ -78,7 +81,7 @@ def plain(hint: object) -> str:
     return re.sub(r"(\w+\.)+", "", text).replace("Set[", "AbstractSet[")
 
 
-@pytest.mark.parametrize("cls", [EvictionPolicy, MetricsExporter])
+@pytest.mark.parametrize("cls", [EvictionPolicy, MetricsExporter, ToolParser])
 def test_the_contract_is_documented(cls: type) -> None:
     assert documented(cls.__name__) == actual(cls)
 
@@ -177,3 +180,20 @@ def test_the_frozen_contract() -> None:
         "record_attention(self, block: BlockInfo, score: float) -> None",
         "select_victim(self, candidates: AbstractSet[BlockInfo]) -> BlockInfo",
     }
+
+
+def test_the_contract_of_tool_parsers_is_documented() -> None:
+    attributes = [name for name in ToolParser.__annotations__ if name != "name"]
+    assert all(f"    {name}: ClassVar" in TEXT for name in attributes)
+    explained = set(table("attribute")) | {"id_length"}
+    assert explained >= set(attributes)
+    told = documented("Output")
+    assert told <= actual(Output)
+    assert {signature.partition("(")[0] for signature in told} == set(table("method")) | {"end_markup"}
+    helpers = ("until", "read_object", "read_call", "visible", "json_of", "Lark", "CallSyntax", "Tool")
+    assert all(name in openai_kv.__all__ and name in TEXT for name in helpers)
+
+
+def test_every_built_in_tool_parser_is_listed() -> None:
+    built_in = [plugin.name for plugin in load_plugins().plugins if plugin.hook == "register_tool_parsers"]
+    assert table("built in parser") == built_in

@@ -12,8 +12,13 @@ from openai_kv.cache.manager import KVCacheManager
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.default_plugins.prometheus import PrometheusExporter
 from openai_kv.errors import ConfigError, PluginError
+from openai_kv.grammar.lark import Lark
+from openai_kv.parsing.grammars import OutputGrammar
+from openai_kv.parsing.tool_parser import Tool
 from openai_kv.plugins import HOOKS, PluginRegistry, load_plugins, mask
 from openai_kv.request import RequestInfo
+from tests.grammar.grammars import COMPILER, accepts
+from tests.parsing.texts import read
 
 EXAMPLES = Path(__file__).parent.parent / "plugins"
 POLICY = """
@@ -203,3 +208,26 @@ def run_its_tests(source: Path, target: Path) -> None:
 def test_every_hook_of_the_specification_is_known() -> None:
     specified = {name for name in vars(hookspecs) if name.startswith("register_")}
     assert specified == set(HOOKS)
+
+
+def test_tool_parsers_by_name_or_all_of_them_in_their_order() -> None:
+    registry = load_plugins(str(EXAMPLES))
+    names = [parser.name for parser in registry.create_tool_parsers("auto", {})]
+    assert names == ["hermes", "mistral", "pythonic", "llama3_json", "bracket"]
+    assert [parser.name for parser in registry.create_tool_parsers("bracket", {})] == ["bracket"]
+    assert registry.create_tool_parsers("none", {}) == ()
+    with pytest.raises(PluginError, match="no plugin 'hermees' among the tool parsers; did you mean hermes"):
+        registry.create_tool_parsers("hermees", {})
+
+
+def test_the_example_of_a_tool_parser_reads_what_its_grammar_writes() -> None:
+    (parser,) = load_plugins(str(EXAMPLES)).create_tool_parsers("bracket", {})
+    text = '<<add {"a": 1}>>\n<<get_weather {}>>'
+    told = read(parser, [text + " Done. <<", "2 > 1>>"])
+    assert told.calls == [("add", '{"a": 1}', True), ("get_weather", "{}", True)]
+    assert told.content == "Done. <<2 > 1>>"
+    syntax = parser.syntax([Tool("add", {"type": "object"}), Tool("get_weather", {"const": {}})], Lark({}))
+    assert syntax is not None
+    grammar = COMPILER.compile(OutputGrammar(Lark({})).calls(syntax, parser.start_marker, many=True))
+    assert accepts(grammar, text)
+    assert not accepts(grammar, text.replace("{}", '{"a": 1}'))

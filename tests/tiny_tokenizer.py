@@ -15,17 +15,19 @@ CHAT_TEMPLATE = (
 SPECIALS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 
 
-def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> Tokenizer:
-    """Ids 0..255 are the bytes in the order of the byte-level alphabet, then the special tokens."""
-    return byte_level_tokenizer(sorted(pre_tokenizers.ByteLevel.alphabet()), chat_template)
+def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE, specials: Sequence[str] = ()) -> Tokenizer:
+    """Ids 0..255 are the bytes in the order of the byte-level alphabet, then the special tokens, `specials` last."""
+    return byte_level_tokenizer(sorted(pre_tokenizers.ByteLevel.alphabet()), chat_template, specials)
 
 
-def byte_level_tokenizer(vocabulary: Sequence[str], chat_template: str | None = None) -> Tokenizer:
-    """Ids as in `vocabulary`, which is written in the byte-level alphabet, then the special tokens."""
+def byte_level_tokenizer(
+    vocabulary: Sequence[str], chat_template: str | None = None, specials: Sequence[str] = ()
+) -> Tokenizer:
+    """Ids as in `vocabulary`, which is written in the byte-level alphabet, then the special tokens, `specials` last."""
     backend = BackendTokenizer(models.BPE(vocab={token: index for index, token in enumerate(vocabulary)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(SPECIALS)
+    backend.add_special_tokens([*SPECIALS, *specials])
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<|endoftext|>", eos_token="<|im_end|>")
     fast.chat_template = chat_template
     return Tokenizer(fast)

@@ -114,7 +114,9 @@ class Detokenizer:
 
     def add(self, request: Request) -> None:
         params = request.params
-        decoder = self._tokenizer.stream_decoder(skip_special_tokens=params.skip_special_tokens)
+        decoder = self._tokenizer.stream_decoder(
+            skip_special_tokens=params.skip_special_tokens, visible=params.visible_token_ids
+        )
         self._outputs[request.request_id] = _Output(
             decoder, StopStrings(params.stop, include=params.include_stop_str_in_output)
         )

@@ -162,7 +162,15 @@ class ModelRunner:
 
 def _sampling_row(request: ScheduledRequest) -> SamplingRow:
     output = request.output_token_ids
-    return SamplingRow(request.params, request.seed, len(output), request.prompt_token_ids, output, request.choice)
+    return SamplingRow(
+        request.params,
+        request.seed,
+        len(output),
+        request.prompt_token_ids,
+        output,
+        request.choice,
+        request.constraint,
+    )
 
 
 def _of_sampled(

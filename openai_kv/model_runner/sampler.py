@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from openai_kv.model_runner.draw import draw
+from openai_kv.model_runner.token_mask import mask_logits
 from openai_kv.model_runner.truncation import Truncation, truncate
-from openai_kv.request import SamplingParams
+from openai_kv.request import SamplingParams, TokenConstraint
 
 GREEDY_TEMPERATURE = 1e-5
 
@@ -27,6 +28,7 @@ class SamplingRow:
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
     choice: int = 0
+    constraint: TokenConstraint | None = None
 
     @property
     def draw_name(self) -> tuple[int, int]:
@@ -51,6 +53,10 @@ class Sampler:
         logits = logits.float()
         for row_logits, row in zip(logits, rows, strict=True):
             self._adjust(row_logits, row)
+        mask_logits(logits, [row.constraint for row in rows])
+        for row_logits, row in zip(logits, rows, strict=True):
+            if row.index < row.params.min_tokens:
+                self._mask_ends(row_logits, row)
         return _choose(logits, rows)
 
     def _adjust(self, logits: Tensor, row: SamplingRow) -> None:
@@ -62,8 +68,14 @@ class Sampler:
             _penalize_output(logits, row)
         if params.logit_bias:
             logits[_ids(logits, list(params.logit_bias))] += logits.new_tensor(list(params.logit_bias.values()))
-        if row.index < params.min_tokens:
-            logits[_ids(logits, sorted(self.eos_token_ids.union(params.stop_token_ids)))] = float("-inf")
+
+    def _mask_ends(self, logits: Tensor, row: SamplingRow) -> None:
+        """What would end the output, unless a grammar leaves nothing else."""
+        ends = _ids(logits, sorted(self.eos_token_ids.union(row.params.stop_token_ids)))
+        before = logits[ends]
+        logits[ends] = float("-inf")
+        if row.constraint is not None and bool(logits.isneginf().all()):
+            logits[ends] = before
 
 
 def _choose(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:

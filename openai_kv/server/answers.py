@@ -35,12 +35,15 @@ USAGE = record(
     prompt_tokens_details=record(cached_tokens=COUNT, cache_write_tokens=COUNT),
 )
 ENDING = {"finish_reason": nullable(TEXT), "stop_reason": ANYTHING}
+CALL = record(id=TEXT, type=constant("function"), function=record(name=TEXT, arguments=TEXT))
+MESSAGE = record(role=TEXT, content=nullable(TEXT))
+MESSAGE["properties"] |= {"reasoning_content": TEXT, "tool_calls": array(CALL)}
 CHAT = record(
     id=TEXT,
     object=constant("chat.completion"),
     created=COUNT,
     model=TEXT,
-    choices=array(record(index=COUNT, message=record(role=TEXT, content=nullable(TEXT)), **ENDING)),
+    choices=array(record(index=COUNT, message=MESSAGE, **ENDING)),
     usage=USAGE,
 )
 COMPLETION = record(
@@ -66,6 +69,7 @@ GENERATION = record(
     timings=record(),
     **ENDING,
 )
+UNPINNED = record(id=TEXT, deleted=FLAG)
 INPUT_TOKENS = record(object=constant("response.input_tokens"), input_tokens=COUNT)
 MODEL = record(id=TEXT, object=constant("model"), created=COUNT, owned_by=TEXT, max_model_len=nullable(COUNT))
 MODELS = record(object=constant("list"), data=array(MODEL))

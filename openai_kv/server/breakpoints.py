@@ -7,7 +7,7 @@ from typing import Any
 
 from openai_kv.errors import TemplateError
 from openai_kv.server.fields import Mark
-from openai_kv.server.prompts import chat_text, render_messages
+from openai_kv.server.prompts import chat_text, render_messages, template_text
 from openai_kv.tokenizer import Tokenizer
 
 
@@ -45,7 +45,7 @@ def locate(tokenizer: Tokenizer, body: Mapping[str, Any], marks: Sequence[Mark],
     """
     seals = [draw_seal(text) for _ in marks]
     try:
-        sealed = chat_text(tokenizer, {**body, "messages": seal_messages(body["messages"], marks, seals)})
+        sealed = template_text(tokenizer, {**body, "messages": seal_messages(body["messages"], marks, seals)})
     except TemplateError:
         return [None] * len(marks)
     return [place_of(seal, sealed, seals, text) for seal in seals]

@@ -2,18 +2,19 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from openai_kv.engine.async_engine import EngineRequest
-from openai_kv.request import TokenLogprobs
+from openai_kv.request import Grammar, TokenLogprobs
 from openai_kv.server.call import Call
-from openai_kv.server.chat import ending
 from openai_kv.server.generation import Generation, choices_of, engine_request, new_id
 from openai_kv.server.parts import Part
 from openai_kv.server.prompts import Prompt, echo_prompt, encode_prompt
 from openai_kv.server.protocol import check_stream, completion_body
 from openai_kv.server.replies import Reply, collect, stream
 from openai_kv.server.sampling import output_budget, sampling_params
+from openai_kv.server.structured import answer_grammar
 from openai_kv.server.violations import excluded
 
 DEFAULT_MAX_TOKENS = 16
@@ -23,9 +24,12 @@ async def create_completion(call: Call) -> None:
     body = await call.parse(completion_body)
     check_stream(body)
     candidates = num_candidates(body)
-    prompts = await asyncio.to_thread(encode_prompts, call, body)
+    prompts, grammar = await asyncio.to_thread(lambda: (encode_prompts(call, body), answer_grammar(call, body)))
     reply = CompletionReply(call, body, new_id("cmpl"), prompts, candidates)
-    firsts = [make_request(call, body, reply.id, index, prompt.token_ids) for index, prompt in enumerate(prompts)]
+    firsts = [
+        make_request(call, body, f"{reply.id}-{index}", reply.id, prompt.token_ids, grammar)
+        for index, prompt in enumerate(prompts)
+    ]
     requests = [request for first in firsts for request in choices_of(first, candidates)]
     with Generation(call, body, requests) as generation:
         await (stream if body.get("stream") else collect)(generation, reply)
@@ -49,15 +53,18 @@ def encode_prompts(call: Call, body: Mapping[str, Any]) -> list[Prompt]:
     return [Prompt(encode_prompt(tokenizer, prompt, body)) for prompt in prompts]
 
 
-def make_request(call: Call, body: Mapping[str, Any], group: str, index: int, prompt: list[int]) -> EngineRequest:
+def make_request(
+    call: Call, body: Mapping[str, Any], request_id: str, group: str, prompt: list[int], grammar: Grammar | None
+) -> EngineRequest:
     wanted = body.get("max_tokens", DEFAULT_MAX_TOKENS)
     budget = output_budget(len(prompt), wanted, call.context.engine.info.max_model_len, "prompt")
     logprobs = 0 if num_candidates(body) > body.get("n", 1) else None
     params = sampling_params(
         body, budget, call.context.sampling_defaults, body.get("logprobs", logprobs), wanted_of_prompt(body)
     )
+    params = replace(params, grammar=grammar)
     return engine_request(
-        call, body, request_id=f"{group}-{index}", group=group, kind="completion", prompt=prompt, params=params
+        call, body, request_id=request_id, group=group, kind="completion", prompt=prompt, params=params
     )
 
 
@@ -77,7 +84,7 @@ class CompletionReply(Reply):
         return bool(self.body.get("echo")) and "logprobs" in self.body
 
     def choice(self, index: int, part: Part) -> dict[str, Any]:
-        choice = {"index": index, **self.tokens(index, part, first=True), **ending(part)}
+        choice = {"index": index, **self.tokens(index, part, first=True), **part.ending}
         if "prompt_logprobs" in self.body:
             entries, count = self.prompt_logprobs(index), self.body["prompt_logprobs"]
             choice["prompt_logprobs"] = self.format.prompt(entries, count)
@@ -91,7 +98,7 @@ class CompletionReply(Reply):
             choices.append({"index": index, **self.tokens(index, part, first), **running})
             part.clear()
         if part.finish_reason:
-            choices.append({"index": index, **self.tokens(index, part, first and not choices), **ending(part)})
+            choices.append({"index": index, **self.tokens(index, part, first and not choices), **part.ending})
         return choices
 
     def tokens(self, index: int, part: Part, first: bool) -> dict[str, Any]:

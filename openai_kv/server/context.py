@@ -12,6 +12,8 @@ from openai_kv.config import Settings
 from openai_kv.engine.async_engine import AsyncEngine, EngineState
 from openai_kv.errors import UnavailableError
 from openai_kv.exporting import ExporterGroup
+from openai_kv.grammar.compiler import GrammarCompiler, Vocabulary, vocabulary_of
+from openai_kv.parsing.tool_parser import ToolParser
 from openai_kv.server.names import is_pattern, matches
 from openai_kv.server.upstreams import Upstream, Upstreams
 from openai_kv.tokenizer import Tokenizer
@@ -89,6 +91,7 @@ class ServerContext:
     """`model_names`: the first is canonical, entries with * or ? match others.
 
     `get_tokenizer` is called in worker threads and only once the engine is ready: it may belong to what was loading.
+    `tool_parsers`: those `auto` may choose from, or the one that is configured.
     `sampling_defaults` replace the contract's for fields a request leaves out. `start_time` is Unix time.
     """
 
@@ -99,9 +102,18 @@ class ServerContext:
     exporters: ExporterGroup = field(default_factory=ExporterGroup)
     plugins: Sequence[PluginRow] = ()
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    tool_parsers: Sequence[ToolParser] = ()
     start_time: float = field(default_factory=time.time)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     upstreams: Upstreams = field(default_factory=Upstreams)
+    grammars: GrammarCompiler = field(init=False)
+
+    def __post_init__(self) -> None:
+        def get_vocabulary() -> Vocabulary:
+            info = self.engine.info
+            return vocabulary_of(self.get_tokenizer(), info.vocab_size, info.eos_token_ids)
+
+        object.__setattr__(self, "grammars", GrammarCompiler(get_vocabulary))
 
     def serves(self, model: str) -> bool:
         return any(name == model or (is_pattern(name) and matches(model, name)) for name in self.model_names)

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from openai_kv.outputs import RequestOutput
 from openai_kv.server.breakpoints import MarkedPrompt, render_marked
 from openai_kv.server.call import Call
-from openai_kv.server.chat import ending
 from openai_kv.server.envelope import encode
 from openai_kv.server.generation import Generation, engine_request, new_id
 from openai_kv.server.logprobs import LogprobFormat
@@ -18,6 +18,7 @@ from openai_kv.server.protocol import check_stream, exactly_one, generate_body
 from openai_kv.server.replies import INLINE_ENTRIES, off_loop_if
 from openai_kv.server.sampling import output_budget, sampling_params
 from openai_kv.server.streaming import event
+from openai_kv.server.structured import answer_grammar
 from openai_kv.server.usage import cache_headers, usage
 
 DEFAULT_MAX_TOKENS = 128
@@ -28,7 +29,7 @@ async def generate(call: Call) -> None:
     check_stream(body)
     source = exactly_one(body, "prompt", "messages", "prompt_token_ids")
     check_template_options(body)
-    marked = await asyncio.to_thread(to_token_ids, call, body, source)
+    marked, grammar = await asyncio.to_thread(lambda: (to_token_ids(call, body, source), answer_grammar(call, body)))
     prompt = marked.token_ids
     wanted = body.get("max_tokens", DEFAULT_MAX_TOKENS)
     budget = output_budget(len(prompt), wanted, call.context.engine.info.max_model_len, source)
@@ -41,7 +42,7 @@ async def generate(call: Call) -> None:
         group=reply.id,
         kind="generate",
         prompt=prompt,
-        params=sampling_params(body, budget, defaults, *asked),
+        params=replace(sampling_params(body, budget, defaults, *asked), grammar=grammar),
         turn=count_turns(body["messages"]) if source == "messages" else 1,
         places=marked.places,
     )
@@ -78,7 +79,7 @@ class GenerateReply:
         answer = {
             **self._frame,
             **self.piece(part),
-            **ending(part),
+            **part.ending,
             "cache_hit_tokens": last.cached_tokens,
             "cache_write_tokens": last.cache_write_tokens,
             "cache_hit_kind": last.hit_kind,

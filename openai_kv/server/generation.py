@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from types import TracebackType
@@ -77,12 +77,22 @@ def further_choice(request: EngineRequest, choice: int) -> EngineRequest:
 
 
 class Generation:
-    """A context around everything a call does with its requests: on the way out, what still runs is aborted."""
+    """A context around everything a call does with its requests: on the way out, what still runs is aborted.
 
-    def __init__(self, call: Call, body: Mapping[str, Any], requests: Sequence[EngineRequest]) -> None:
+    `count_reasoning`: tokens of reasoning among those that have come.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        body: Mapping[str, Any],
+        requests: Sequence[EngineRequest],
+        count_reasoning: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.call = call
         self.body = body
         self.requests = requests
+        self.count_reasoning = count_reasoning
         self.last: dict[int, RequestOutput] = {}
         self._first_token: float | None = None
         self._latest = 0.0
@@ -102,7 +112,8 @@ class Generation:
     def stats(self) -> GenerationStats:
         finished = all(map(self.is_finished, range(len(self.requests))))
         timing = Timing(self._first_token, self._latest if finished else self.seconds)
-        return generation_stats(self.body, self.call.context.model_names[0], self.requests, self.last, timing)
+        stats = generation_stats(self.body, self.call.context.model_names[0], self.requests, self.last, timing)
+        return replace(stats, num_reasoning_tokens=self.count_reasoning())
 
     @property
     def seconds(self) -> float:

@@ -3,8 +3,8 @@
 import asyncio
 
 from openai_kv.server.call import Call
-from openai_kv.server.chat import wanted_logprobs, wanted_tokens
-from openai_kv.server.prompts import check_template_options, render_messages
+from openai_kv.server.chat import prepare, wanted_logprobs, wanted_tokens
+from openai_kv.server.prompts import check_template_options
 from openai_kv.server.protocol import chat_body, check_stream
 
 
@@ -13,5 +13,5 @@ async def count_input_tokens(call: Call) -> None:
     body = await call.parse(chat_body)
     for check in (check_stream, check_template_options, wanted_tokens, wanted_logprobs):
         check(body)
-    prompt = await asyncio.to_thread(lambda: render_messages(call.context.get_tokenizer(), body))
-    await call.answer({"object": "response.input_tokens", "input_tokens": len(prompt)})
+    marked, _, _ = await asyncio.to_thread(prepare, call, body)
+    await call.answer({"object": "response.input_tokens", "input_tokens": len(marked.token_ids)})

@@ -8,6 +8,7 @@ from openai_kv import __version__
 from openai_kv.server.answers import ERROR
 from openai_kv.server.call import Call
 from openai_kv.server.dispatch import Access, Endpoint, Handler
+from openai_kv.server.fields import Check
 from openai_kv.server.operations import OPERATIONS, Operation
 from openai_kv.server.protocol import SESSION_ID, Limits
 from openai_kv.server.schemas import schema_of
@@ -73,10 +74,16 @@ def operation(name: str, endpoint: Endpoint, limits: Limits) -> dict[str, Any]:
     }
     if endpoint.access is Access.OPEN:
         described["security"] = []
+    if known.query:
+        described["parameters"] = [query_parameter(name, check) for name, check in known.query.items()]
     if name.startswith("POST "):
         described["parameters"] = list(HEADERS)
         described["requestBody"] = request_body(known, limits)
     return described
+
+
+def query_parameter(name: str, check: Check) -> dict[str, Any]:
+    return {"name": name, "in": "query", "schema": schema_of(check), "allowEmptyValue": True}
 
 
 def request_body(known: Operation, limits: Limits) -> dict[str, Any]:

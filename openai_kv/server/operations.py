@@ -7,6 +7,7 @@ from typing import Any
 from openai_kv.server import answers
 from openai_kv.server.admin import RESET_BODY
 from openai_kv.server.call import Schema
+from openai_kv.server.fields import Check
 from openai_kv.server.protocol import (
     chat_body,
     completion_body,
@@ -15,11 +16,12 @@ from openai_kv.server.protocol import (
     pin_body,
     tokenize_body,
 )
+from openai_kv.server.snapshot import BLOCKS_QUERY, TREE_QUERY
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`errors`: statuses over those of every route of its method and access."""
+    """`errors`: statuses over those of every route of its method and access. `query`: its parameters, all optional."""
 
     summary: str = ""
     body: Schema | None = None
@@ -28,6 +30,7 @@ class Operation:
     media: str = "application/json"
     streams: bool = False
     optional_body: bool = False
+    query: Mapping[str, Check] = field(default_factory=dict)
 
 
 OPERATIONS: Mapping[str, Operation] = {
@@ -55,16 +58,18 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /version": Operation("Versions", answer=answers.VERSION),
     "GET /metrics": Operation("Prometheus metrics", answer=answers.TEXT, media="text/plain", errors=(404,)),
     "GET /cache/stats": Operation("The cache in figures", answer=answers.CACHE_STATS, errors=(503,)),
-    "GET /cache/tree": Operation("Cached prefixes as a tree", answer=answers.CACHE_TREE, errors=(400, 503)),
-    "GET /cache/blocks": Operation("Blocks by number", answer=answers.CACHE_BLOCKS, errors=(400, 503)),
-    "GET /cache/pin": Operation("Pinned prefixes", answer=answers.PINS, errors=(503,)),
-    "POST /cache/pin": Operation("Pin a prefix, computing what is missing", pin_body, answers.PIN, errors=(404, 429)),
-    "DELETE /cache/pin/{id}": Operation(
-        "End a pin", answer=answers.record(id=answers.TEXT, deleted=answers.FLAG), errors=(404, 503)
-    ),
     "POST /cache/reset": Operation(
         "Empty the cache", lambda _: RESET_BODY, answers.RESET, errors=(404,), optional_body=True
     ),
+    "GET /cache/tree": Operation(
+        "What the cache holds, as a tree", answer=answers.CACHE_TREE, errors=(400, 503), query=TREE_QUERY
+    ),
+    "GET /cache/blocks": Operation(
+        "The cache's blocks", answer=answers.CACHE_BLOCKS, errors=(400, 503), query=BLOCKS_QUERY
+    ),
+    "POST /cache/pin": Operation("Pin a prefix", pin_body, answers.PIN, errors=(404, 429)),
+    "GET /cache/pin": Operation("What is pinned", answer=answers.PINS, errors=(503,)),
+    "DELETE /cache/pin/{id}": Operation("Take a pin away", answer=answers.UNPINNED, errors=(404, 503)),
     "GET /plugins": Operation("Installed plugins", answer=answers.PLUGINS),
     "GET /openapi.json": Operation("This description", answer=answers.record(openapi=answers.TEXT), errors=(503,)),
 }

@@ -1,6 +1,8 @@
 """What of one choice is still to be sent."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 from openai_kv.outputs import RequestOutput
 from openai_kv.request import FinishReason, TokenLogprobs
@@ -27,6 +29,21 @@ class Part:
     def clear(self) -> None:
         """It was sent, but for how it ends."""
         self.text, self.token_ids, self.logprobs, self.prompt_logprobs = "", [], [], []
+
+    def take_tokens(self, start: int) -> list[tuple[str, list[TokenLogprobs]]]:
+        """The text, cut where the tokens with log probabilities begin, and these; `start` characters were taken before.
+
+        What is left of the part is to be told with the first of them.
+        """
+        text, entries, self.text, self.logprobs = self.text, self.logprobs, "", []
+        begins = [max(0, entry.text_offset - start) for entry in entries]
+        cuts = [0, *begins[1:], len(text)]
+        pieces = [text[begin:end] for begin, end in pairwise(cuts)]
+        return [(piece, entries[number : number + 1]) for number, piece in enumerate(pieces)]
+
+    @property
+    def ending(self) -> dict[str, Any]:
+        return {"finish_reason": self.finish_reason, "stop_reason": self.stop_reason}
 
     @property
     def size(self) -> int:

@@ -15,19 +15,18 @@ from openai_kv.server.auth import Key
 from openai_kv.server.call import Call
 from openai_kv.server.generation import Generation
 from openai_kv.server.messages import count_turns
-from openai_kv.server.prompts import encode_prompt, render_messages
+from openai_kv.server.prompts import check_template_options, encode_prompt, render_messages
 from openai_kv.server.protocol import exactly_one, pin_body
 from openai_kv.server.retention import default_ttl
 from openai_kv.server.sampling import output_budget
-from openai_kv.server.violations import excluded, wrong_value
+from openai_kv.server.violations import wrong_value
 
 
 async def create_pin(call: Call) -> None:
     """Without an answer there is no pin: whatever ends the call early takes it back."""
     body = await call.parse(pin_body)
     source = exactly_one(body, "prompt", "messages", "prompt_token_ids")
-    if source != "messages" and "chat_template_kwargs" in body:
-        raise excluded("Parameter 'chat_template_kwargs' needs 'messages'.", "chat_template_kwargs")
+    check_template_options(body)
     key = key_of(call, body)
     prompt = await asyncio.to_thread(to_token_ids, call, body, source)
     output_budget(len(prompt), 0, call.context.engine.info.max_model_len, source)

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from openai_kv.errors import TemplateError
 from openai_kv.server.messages import check_continuation
 from openai_kv.server.violations import excluded, unsupported
 from openai_kv.tokenizer import Tokenizer
 
-TEMPLATE_OPTIONS = ("chat_template_kwargs", "add_generation_prompt", "continue_final_message")
+TEMPLATE_OPTIONS = ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +41,31 @@ def render_messages(tokenizer: Tokenizer, body: Mapping[str, Any]) -> list[int]:
 
 
 def chat_text(tokenizer: Tokenizer, body: Mapping[str, Any]) -> str:
+    """The text of `render_messages`; raises TemplateError, for tools that make no difference too."""
+    text = template_text(tokenizer, body)
+    if "tools" in body and text == template_text(tokenizer, {**body, "tools": None}):
+        raise TemplateError("The model's chat template can't take tools.", param="tools")
+    return text
+
+
+def template_text(tokenizer: Tokenizer, body: Mapping[str, Any]) -> str:
     continues = body.get("continue_final_message", False)
     if continues:
         check_continuation(body["messages"])
     return tokenizer.chat_text(
         body["messages"],
+        tools=body.get("tools"),
         add_generation_prompt=body.get("add_generation_prompt", not continues),
         continue_final_message=continues,
-        template_kwargs=body.get("chat_template_kwargs"),
+        template_kwargs=template_variables(body),
     )
+
+
+def template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
+    """`reasoning_effort` under the names that templates know; those of `chat_template_kwargs` win."""
+    effort = body.get("reasoning_effort")
+    variables = {} if effort is None else {"enable_thinking": effort != "none", "reasoning_effort": effort}
+    return {**variables, **body.get("chat_template_kwargs", {})}
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str | list[int] | None, body: Mapping[str, Any]) -> list[int]:

@@ -24,8 +24,10 @@ from openai_kv.server.fields import (
     Object,
     String,
 )
+from openai_kv.server.format_fields import check_response_format
 from openai_kv.server.messages import check_message
 from openai_kv.server.token_fields import LogitBias, Prompts, TokenIds
+from openai_kv.server.tool_fields import Tools, check_tool_choice
 from openai_kv.server.violations import excluded
 
 UNSUPPORTED = Neutral(())
@@ -108,7 +110,7 @@ def common_fields(limits: Limits) -> dict[str, Check]:
         "metadata": FreeObject(16, 64, String(512)),
         "prompt_cache_retention": Choice(("in_memory", "24h")),
         "prompt_cache_options": CACHE_OPTIONS,
-        "response_format": Neutral(({"type": "text"},)),
+        "response_format": check_response_format,
         "prompt_logprobs": Integer(0, limits.server.max_logprobs),
         "return_token_ids": Boolean(),
         "priority": Integer(-1000, 1000),
@@ -121,7 +123,7 @@ def template_fields(limits: Limits) -> dict[str, Check]:
         "chat_template_kwargs": FreeObject(forbidden=TEMPLATE_OWN),
         "add_generation_prompt": Boolean(),
         "continue_final_message": Boolean(),
-        "tools": Neutral(([],)),
+        "tools": Tools(limits.server.max_tools),
     }
 
 
@@ -138,9 +140,9 @@ def chat_body(limits: Limits) -> Object:
         "n": Integer(1, limits.server.max_n),
         "logprobs": Boolean(),
         "top_logprobs": Integer(0, limits.server.max_logprobs),
-        "tool_choice": Neutral(("none", "auto")),
+        "tool_choice": check_tool_choice,
         "parallel_tool_calls": Boolean(),
-        "reasoning_effort": UNSUPPORTED,
+        "reasoning_effort": Choice(("none", "minimal", "low", "medium", "high", "xhigh", "max")),
         "modalities": Neutral((["text"],)),
         "functions": Neutral((), "Use 'tools'."),
         "function_call": Neutral((), "Use 'tool_choice'."),

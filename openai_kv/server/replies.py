@@ -67,6 +67,11 @@ class Reply:
         """What an answer, or the first chunk, tells of its only prompt beside the choices."""
         return {}
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of all choices, as far as they were added."""
+        return 0
+
     def needs_prompt_logprobs(self) -> bool:
         """Whether no chunk can be made without."""
         return False
@@ -92,7 +97,10 @@ class Reply:
         choices = [self.choice(chosen, self._parts[chosen]) for chosen in self._best()]
         choices = [{**choice, "index": index} for index, choice in enumerate(choices)]
         frame = {"id": self.id, "object": self.object, **self._frame}
-        return {**frame, "choices": choices, "usage": usage(last), **self.of_prompt()}
+        return {**frame, "choices": choices, "usage": self.usage(last), **self.of_prompt()}
+
+    def usage(self, last: Collection[RequestOutput]) -> dict[str, Any]:
+        return usage(last, self.reasoning_tokens)
 
     def _best(self) -> Iterable[int]:
         """The requests that are choices, prompt by prompt; where there are more than that, the likeliest first."""
@@ -107,7 +115,7 @@ class Reply:
         self.add(batch)
         extra: dict[str, Any] = {"usage": None} if self._include_usage else {}
         if self._running_usage:
-            extra = {"usage": usage(last)}
+            extra = {"usage": self.usage(last)}
         touched = self._held.union(index for index, _ in batch)
         self._held = {index for index in touched if not self._ready(index)}
         return b"".join(self._events(index, extra) for index in sorted(touched - self._held))
@@ -125,7 +133,7 @@ class Reply:
         )
 
     def usage_chunk(self, last: Collection[RequestOutput]) -> bytes:
-        return self._event([], {"usage": usage(last)}) if self._include_usage else b""
+        return self._event([], {"usage": self.usage(last)}) if self._include_usage else b""
 
     def _event(self, choices: list[dict[str, Any]], extra: Mapping[str, Any]) -> bytes:
         return event({"id": self.id, "object": self.chunk_object, **self._frame, "choices": choices, **extra})

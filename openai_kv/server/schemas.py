@@ -1,6 +1,7 @@
 """What a check lets through, as JSON Schema. What depends on several fields is left to the server's own checks."""
 
 import re
+from collections.abc import Callable
 from functools import singledispatch
 from typing import Any
 
@@ -18,8 +19,18 @@ from openai_kv.server.fields import (
     Object,
     String,
 )
+from openai_kv.server.format_fields import NAME, RESPONSE_FORMAT, Name, check_response_format
 from openai_kv.server.messages import PARTS, ROLES, TEXT_FIELDS, check_message
 from openai_kv.server.token_fields import MAX_DIGITS, LogitBias, Prompts, TokenIds
+from openai_kv.server.tool_fields import (
+    ALLOWED,
+    NAMED,
+    TOOL,
+    TOOL_CHOICES,
+    Tools,
+    check_tool_choice,
+    function_kind,
+)
 
 Schema = dict[str, Any]
 
@@ -31,8 +42,14 @@ def bounded(**keywords: Any) -> Schema:
 
 @singledispatch
 def schema_of(check: Any) -> Schema:
-    """A check that isn't known here is described as anything."""
-    return message() if check is check_message else {}
+    """Checks that are functions; what isn't known here is described as anything."""
+    known: dict[Any, Callable[[], Schema]] = {
+        check_message: message,
+        check_response_format: lambda: schema_of(RESPONSE_FORMAT),
+        check_tool_choice: tool_choice,
+        function_kind: lambda: {"type": "string", "enum": ["function"]},
+    }
+    return known[check]() if check in known else {}
 
 
 @schema_of.register
@@ -63,7 +80,8 @@ def _(check: Choice) -> Schema:
 
 @schema_of.register
 def _(_check: Duration) -> Schema:
-    return {"type": "string", "pattern": "^[1-9][0-9]*[smh]$"}
+    """How long it may be at most isn't told."""
+    return {"type": "string", "pattern": "^[1-9][0-9]{0,8}[smh]$"}
 
 
 @schema_of.register
@@ -127,6 +145,25 @@ def _(check: Prompts) -> Schema:
     one: list[Check] = [String(), TokenIds(check.vocab_size)]
     several: list[Check] = [Array(entry, check.maximum, empty=False) for entry in one]
     return {"anyOf": [schema_of(form) for form in one + several]}
+
+
+@schema_of.register
+def _(_check: Name) -> Schema:
+    return {"type": "string", "pattern": f"^{NAME.pattern}$"}
+
+
+@schema_of.register
+def _(check: Tools) -> Schema:
+    """That names differ isn't told."""
+    return array(schema_of(TOOL), check.maximum, empty=False)
+
+
+def tool_choice() -> Schema:
+    """That names are those of tools isn't told."""
+    allowed = schema_of(ALLOWED)
+    kind = {"type": {"type": "string", "enum": ["allowed_tools"]}}
+    allowed = {**allowed, "properties": {**allowed["properties"], **kind}}
+    return {"anyOf": [schema_of(TOOL_CHOICES), schema_of(NAMED), allowed]}
 
 
 def array(item: Schema, maximum: int | None, *, empty: bool) -> Schema:

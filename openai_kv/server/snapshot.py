@@ -2,24 +2,27 @@
 
 import asyncio
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from openai_kv.engine.engine import Engine
 from openai_kv.metrics import CacheStats
 from openai_kv.server.admin import block_counts
 from openai_kv.server.call import Call
-from openai_kv.server.fields import Choice, Integer, Notes
+from openai_kv.server.fields import Check, Choice, Integer, Notes
 from openai_kv.server.violations import wrong_value
 from openai_kv.tokenizer import Tokenizer
 
 STATES = ("free", "cached", "referenced", "soft_pinned", "pinned")
 SHOWN_CHARACTERS = 64
+TREE_QUERY: Mapping[str, Check] = {"root": Integer(0), "depth": Integer(0, 64), "limit": Integer(1, 10_000)}
+BLOCKS_QUERY: Mapping[str, Check] = {"offset": Integer(0), "limit": Integer(1, 4096), "state": Choice(STATES)}
 
 
 async def cache_tree(call: Call) -> None:
     call.context.require_ready()
-    root, depth = query_number(call, "root", 0), query_number(call, "depth", 4, 64)
-    limit = query_number(call, "limit", 1000, 10_000, minimum=1)
+    query = {"root": 0, "depth": 4, "limit": 1000, **read_query(call, TREE_QUERY)}
+    root, depth, limit = query["root"], query["depth"], query["limit"]
     expose = call.context.settings.cache.expose_text
 
     def read(engine: Engine) -> tuple[list[dict[str, Any]] | None, CacheStats]:
@@ -47,10 +50,8 @@ def show_text(tokenizer: Tokenizer, rows: list[dict[str, Any]]) -> None:
 
 async def cache_blocks(call: Call) -> None:
     call.context.require_ready()
-    offset, limit = query_number(call, "offset", 0), query_number(call, "limit", 256, 4096, minimum=1)
-    state = call.query.get("state") or None
-    if state is not None:
-        Choice(STATES)(state, "state", Notes())
+    query = {"offset": 0, "limit": 256, "state": None, **read_query(call, BLOCKS_QUERY)}
+    offset, limit, state = query["offset"], query["limit"], query["state"]
 
     def read(engine: Engine) -> tuple[list[dict[str, Any]], CacheStats]:
         return engine.snapshot().blocks(state, offset, limit), engine.stats().cache
@@ -61,11 +62,15 @@ async def cache_blocks(call: Call) -> None:
     await call.answer({"total": total, "offset": offset, "limit": limit, "next_offset": following, "blocks": rows})
 
 
-def query_number(call: Call, name: str, default: int, maximum: int | None = None, *, minimum: int = 0) -> int:
-    """A query parameter; raises ParameterError."""
-    text = call.query.get(name, "")
-    if not text:
-        return default
+def read_query(call: Call, checks: Mapping[str, Check]) -> dict[str, Any]:
+    """The query parameters that `checks` knows and the client gave; raises ParameterError."""
+    given = {name: call.query[name] for name in checks if call.query.get(name)}
+    return {name: read_value(text, name, checks[name]) for name, text in given.items()}
+
+
+def read_value(text: str, name: str, check: Check) -> Any:
+    if not isinstance(check, Integer):
+        return check(text, name, Notes())
     if re.fullmatch(r"-?[0-9]{1,18}", text) is None:
         raise wrong_value(name, "an integer", text)
-    return Integer(minimum, maximum)(int(text), name, Notes())
+    return check(int(text), name, Notes())

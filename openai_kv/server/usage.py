@@ -8,7 +8,7 @@ from openai_kv.outputs import RequestOutput
 CACHE_HIT_HEADER = "x-openai-kv-cache-hit-tokens"
 
 
-def usage(outputs: Collection[RequestOutput]) -> dict[str, Any]:
+def usage(outputs: Collection[RequestOutput], reasoning_tokens: int = 0) -> dict[str, Any]:
     """OpenAI's CompletionUsage, from the latest output of each sequence; of a prompt's choices the first counts it."""
     prompt_tokens = sum(output.num_prompt_tokens for output in outputs if output.choice == 0)
     completion_tokens = sum(output.num_output_tokens for output in outputs)
@@ -21,7 +21,7 @@ def usage(outputs: Collection[RequestOutput]) -> dict[str, Any]:
             "cache_write_tokens": sum(output.cache_write_tokens for output in outputs),
         },
         "completion_tokens_details": {
-            "reasoning_tokens": 0,
+            "reasoning_tokens": reasoning_tokens,
             "accepted_prediction_tokens": 0,
             "rejected_prediction_tokens": 0,
         },

@@ -22,6 +22,7 @@ from openai_kv.engine.engine import Engine
 from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import HttpStats, MetricsExporter, RequestStats, ServerInfo
 from openai_kv.outputs import ModelRunnerOutput, SchedulerOutput
+from openai_kv.parsing.tool_parser import ToolParser
 from openai_kv.request import Request
 from openai_kv.server.app import create_app
 from openai_kv.server.context import ServerContext
@@ -152,6 +153,7 @@ def make_context(
     model_names: tuple[str, ...] = ("fake",),
     sampling_defaults: Mapping[str, float] | None = None,
     cache_clock: Callable[[], float] = time.monotonic,
+    tool_parsers: Sequence[ToolParser] = (),
     **settings: object,
 ) -> ServerContext:
     """`settings` are names with `__` for the dot: server__max_queue=1."""
@@ -180,6 +182,7 @@ def make_context(
         model_names,
         group,
         sampling_defaults=sampling_defaults or {},
+        tool_parsers=tool_parsers,
         upstreams=Upstreams.load(tree.upstreams),
     )
 
@@ -197,20 +200,21 @@ async def site(
     *,
     headers: Mapping[str, str] | None = None,
     exporters: Sequence[MetricsExporter] = (),
+    runner: FakeModelRunner | None = None,
     **options: Any,
 ) -> AsyncIterator[Site]:
     """In process, over ASGI. `exporters` come before the one that records."""
-    runner, exporter = SteppedRunner(fake_runner(shape)), RecordingExporter()
-    context = make_context(runner, shape, exporters=(*exporters, exporter), **options)
+    stepped, exporter = SteppedRunner(runner or fake_runner(shape)), RecordingExporter()
+    context = make_context(stepped, shape, exporters=(*exporters, exporter), **options)
     app = create_app(context)
     context.engine.start()
     await context.engine.settled.wait()
     transport = httpx.ASGITransport(app)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
-            yield Site(app, context, context.engine, runner, exporter, client)
+            yield Site(app, context, context.engine, stepped, exporter, client)
     finally:
-        runner.release()
+        stepped.release()
         await context.upstreams.close()
         await context.engine.stop()
         for closed in context.exporters.close().values():

@@ -24,6 +24,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "/v1/completions": PROMPT,
     "/generate": PROMPT,
     "/tokenize": {"prompt": "a b"},
+    "/cache/pin": {"prompt": "a b"},
     "/detokenize": {"tokens": [1, 2]},
 }
 NUMBERS = (-(2**63), -1, 0, 1, 1.0, 3, 0.5, 2**31, 2**63, 1e308, 255, 256, 511, 512)

@@ -29,8 +29,9 @@ async def test_it_is_valid_and_lists_every_route() -> None:
         for method in item
         if method != "parameters"
     }
-    assert described == routes
-    assert set(OPERATIONS) == routes, "each has a description of its own"
+    assert described == routes == set(OPERATIONS)
+    depth = next(item for item in document["paths"]["/cache/tree"]["get"]["parameters"] if item["name"] == "depth")
+    assert depth["schema"] == {"type": "integer", "minimum": 0, "maximum": 64}
 
 
 async def test_who_may_ask_and_what_may_go_wrong() -> None:
@@ -99,6 +100,17 @@ async def test_it_needs_a_key_and_the_model(monkeypatch: pytest.MonkeyPatch) -> 
         ({"stream": True, "stream_options": {"include_usage": True}}, True),
         ({"stream": True, "stream_options": {"include": True}}, False),
         ({"messages": []}, False),
+        ({"response_format": {"type": "json_object"}}, True),
+        ({"response_format": {"type": "yaml"}}, False),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}}, False),
+        ({"reasoning_effort": "high"}, True),
+        ({"reasoning_effort": "some"}, False),
+        ({"tools": []}, False),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, False),
+        ({"tools": [{"type": "custom", "function": {"name": "a"}}]}, False),
+        ({"tool_choice": "auto"}, True),
+        ({"tool_choice": "always"}, False),
+        ({"tool_choice": {"type": "allowed_tools"}}, False),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}, True),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, False),
         ({"messages": [{"role": "nobody", "content": "a"}]}, False),

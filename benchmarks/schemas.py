@@ -1,0 +1,102 @@
+"""Schemas of the JSON-Schema test suite asked of a running server at temperature 1: who ends by stop, and is it valid.
+
+`python -m benchmarks.schemas SUITE [--url http://127.0.0.1:8000]`; where SUITE comes from: `benchmarks/grammar.py`.
+"""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+
+from openai_kv.grammar.schema import SchemaError, SchemaLimits, check_schema
+
+PROMPT = "Give me one short example of the data that the schema describes, as JSON: "
+LIMITS = SchemaLimits(65536, 32)
+
+
+@dataclass(frozen=True)
+class Answer:
+    schema: Mapping[str, Any]
+    status: int
+    text: str = ""
+    finish_reason: str = ""
+
+    @property
+    def is_valid(self) -> bool:
+        try:
+            jsonschema.validate(json.loads(self.text), self.schema, jsonschema.Draft202012Validator)
+        except (ValueError, jsonschema.ValidationError):
+            return False
+        return True
+
+
+def enforceable(suite: Path) -> Iterator[Mapping[str, Any]]:
+    """The suite's schemas, once each, with nothing in them that the contract leaves to the model."""
+    seen = set()
+    for path in [*sorted(suite.glob("*.json")), *sorted(suite.glob("optional/format/*.json"))]:
+        for schema in (group["schema"] for group in json.loads(path.read_text(encoding="utf-8"))):
+            text = json.dumps(schema)
+            if text not in seen and is_enforceable(schema):
+                seen.add(text)
+                yield schema
+
+
+def is_enforceable(schema: Any) -> bool:
+    try:
+        return isinstance(schema, dict) and not check_schema(schema, LIMITS).unenforced
+    except SchemaError:
+        return False
+
+
+async def ask(client: httpx.AsyncClient, schema: Mapping[str, Any], seed: int, max_tokens: int) -> Answer:
+    wanted = {"type": "json_schema", "json_schema": {"name": "example", "schema": schema, "strict": True}}
+    messages = [{"role": "user", "content": PROMPT + json.dumps(schema)}]
+    sampling = {"temperature": 1, "seed": seed, "max_tokens": max_tokens}
+    body = {"model": (await client.get("/v1/models")).json()["data"][0]["id"], "messages": messages, **sampling}
+    response = await client.post("/v1/chat/completions", json={**body, "response_format": wanted})
+    if response.status_code != 200:
+        return Answer(schema, response.status_code, response.text)
+    choice = response.json()["choices"][0]
+    return Answer(schema, 200, choice["message"]["content"], choice["finish_reason"])
+
+
+async def ask_all(url: str, schemas: list[Mapping[str, Any]], max_tokens: int, at_once: int) -> list[Answer]:
+    gate = asyncio.Semaphore(at_once)
+
+    async def one(client: httpx.AsyncClient, seed: int, schema: Mapping[str, Any]) -> Answer:
+        async with gate:
+            return await ask(client, schema, seed, max_tokens)
+
+    async with httpx.AsyncClient(base_url=url, timeout=None) as client:
+        return await asyncio.gather(*(one(client, seed, schema) for seed, schema in enumerate(schemas)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("suite", type=Path)
+    parser.add_argument("--url", default="http://127.0.0.1:8000")
+    parser.add_argument("--max-tokens", type=int, default=512)
+    parser.add_argument("--count", type=int, default=50, help="this many, evenly over the suite")
+    parser.add_argument("--at-once", type=int, default=8)
+    arguments = parser.parse_args()
+    schemas = list(enforceable(arguments.suite))
+    schemas = [schemas[index * len(schemas) // arguments.count] for index in range(arguments.count)]
+    answers = asyncio.run(ask_all(arguments.url, schemas, arguments.max_tokens, arguments.at_once))
+    accepted = [answer for answer in answers if answer.status == 200]
+    stopped = [answer for answer in accepted if answer.finish_reason == "stop"]
+    num_valid = sum(answer.is_valid for answer in stopped)
+    print(f"{len(accepted)} answers, {len(stopped)} end by stop, {num_valid} of those valid")
+    print(f"{len(answers) - len(accepted)} schemas refused: unsatisfiable ones")
+    for answer in answers:
+        if answer.status != 200 or answer.finish_reason != "stop" or not answer.is_valid:
+            print(answer.status, answer.finish_reason, json.dumps(answer.schema)[:160], "->", answer.text[:160])
+
+
+if __name__ == "__main__":
+    main()
