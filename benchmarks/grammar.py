@@ -95,7 +95,7 @@ class XGrammar:
             fill_seconds.append(time.perf_counter() - start)
             if not matcher.accept_token(token_id):
                 return False
-        return matcher.is_terminated() or matcher.is_completed()
+        return bool(matcher.is_terminated() or matcher.is_completed())
 
 
 def cases(suite: Path) -> Iterator[Case]:
