@@ -1,10 +1,13 @@
 import asyncio
 import hashlib
 import re
+from collections.abc import Sequence
 
 import pytest
 
+from openai_kv.metrics import PinRecord
 from openai_kv.outputs import ModelRunnerOutput, SchedulerOutput
+from openai_kv.request import PinOrder
 from tests.server.serving import MESSAGES, SHAPE, Site, check_error, site
 
 ADMIN = {"authorization": "Bearer root"}
@@ -100,11 +103,17 @@ async def test_limits() -> None:
 
 async def test_a_limit_that_is_reached_while_it_computes() -> None:
     async with site(cache__max_pins=1) as server:
-        server.runner.hold()
+        original, both_miss = server.engine.pin, asyncio.Barrier(2)
+
+        async def pin(order: PinOrder, namespace: str, prompt: Sequence[int]) -> PinRecord | None:
+            record = await original(order, namespace, prompt)
+            if record is None:
+                await both_miss.wait()
+            return record
+
+        server.engine.pin = pin  # type: ignore[method-assign]
         bodies = (PIN, {"prompt_token_ids": [50] * 10})
         both = [asyncio.create_task(server.post("/cache/pin", body)) for body in bodies]
-        await server.active(2)
-        server.runner.release()
         assert sorted([(await response).status_code for response in both]) == [200, 400]
         assert len(await server.engine.pins()) == 1
         await server.settle()
