@@ -134,7 +134,7 @@ def build_context(settings: Settings, registry: PluginRegistry) -> ServerContext
     recording = open_recording(settings.cache.record_trace) if settings.cache.record_trace else None
     builder = EngineBuilder(settings, folder, names[0], policy, exporters, recording)
     limits = QueueLimits(settings.server.max_queue, settings.server.max_queued_tokens, settings.server.queue_timeout)
-    active = {policy.name, *settings.exporter_names, settings.chat.tool_parser}
+    active = {policy.name, *settings.exporter_names, *({settings.chat.tool_parser} - {"auto", "none"})}
     return ServerContext(
         engine=AsyncEngine(builder, limits),
         get_tokenizer=builder.tokenizer.result,

@@ -58,9 +58,10 @@ def build_parser() -> Parser:
     general, some, few = (
         [option for option in options if option.name in names] for names in (GENERAL, PLUGIN_OPTIONS, SIMULATE_OPTIONS)
     )
-    add_command(commands, "serve", serve, "fetch the model if need be, and serve it", options)
+    server = add_command(commands, "serve", serve, "fetch the model if need be, and serve it", options, " [NAME]")
     puller = add_command(commands, "pull", pull, "fetch and convert a model, print its folder", general, " [NAME]")
-    puller.add_argument("model.model", metavar="NAME", nargs="?", default=argparse.SUPPRESS, help="as for --model")
+    for command in (server, puller):
+        command.add_argument("model.model", metavar="NAME", nargs="?", default=argparse.SUPPRESS, help="as for --model")
     add_command(commands, "plugins", plugins, "list what is installed and what is chosen", some)
     summary = "replay traces: what would a policy have hit?"
     add_simulate_arguments(add_command(commands, "simulate", simulate, summary, few, " TRACE..."), OWN)
@@ -125,7 +126,7 @@ def show(value: object) -> str:
     """A default as one would type it."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    return " ".join(value) if isinstance(value, tuple) else str(value)
+    return " ".join(value) if isinstance(value, tuple | list) else str(value)
 
 
 def explain_unknown(word: str) -> str:
@@ -163,13 +164,12 @@ def plugins(settings: Settings) -> int:
 
     registry = load_plugins(settings.cache.plugins_dir)
     active = {settings.cache.eviction_policy, *settings.exporter_names}
-    columns = ("name", "version", "source", "hooks", "active", "options")
+    columns = ("name", "version", "source", "registers", "active", "options")
     table = Table(*(Column(name, overflow="fold") for name in columns), box=None)
     for report in registry.report(active, settings.plugin_options):
-        shown = ", ".join(f"{name}={value}" for name, value in report.options.items())
-        table.add_row(
-            report.name, report.version, report.source, "\n".join(report.hooks), "yes" if report.active else "", shown
-        )
+        shown = ", ".join(f"{name}={show(value)}" for name, value in report.options.items())
+        hooks = "\n".join(hook.removeprefix("register_") for hook in report.hooks)
+        table.add_row(report.name, report.version, report.source, hooks, "yes" if report.active else "", shown)
     Console().print(table)
     for problem in registry.problems:
         say(f"broken: {problem}")

@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from openai_kv.config_sources import (
+    ENV_PREFIX,
     POLICY_ALIASES,
     AliasSource,
     EnvironmentSource,
@@ -269,7 +270,9 @@ def refuse_unknown_variables(settings: Settings) -> None:
     for variable, _ in environment():
         name = setting_name(variable)
         if variable not in exempt and name not in names and not is_plugin_option(name):
-            hint = did_you_mean(variable, exempt | {option.variable for option in options})
+            known = {option.variable for option in options}
+            without_section = {name for name in known if name.endswith(f"__{variable.removeprefix(ENV_PREFIX)}")}
+            hint = did_you_mean(variable, without_section or exempt | known)
             raise ConfigError(f"unknown environment variable {variable}{hint}")
 
 

@@ -142,6 +142,8 @@ def load_plugins(plugins_dir: str = "") -> PluginRegistry:
         except (Exception, SystemExit) as error:
             problems.append(PluginProblem(origin, f"{type(error).__name__}: {error}"))
             continue
+        if not found:
+            problems.append(PluginProblem(origin, "registers nothing; functions that do are marked @hookimpl"))
         for plugin in found:
             if plugins.setdefault(plugin.name, plugin) is not plugin:
                 problems.append(PluginProblem(origin, f"the name {plugin.name!r} is taken"))
@@ -185,7 +187,8 @@ def register(origin: PluginOrigin) -> Iterator[Plugin]:
     try:
         manager.check_pending()
     except pluggy.PluginValidationError as error:
-        raise PluginError(f"plugin {origin.name} ({origin.source}): {error}; hooks are {', '.join(HOOKS)}") from None
+        problem = str(error).partition(" in plugin ")[0]
+        raise PluginError(f"plugin {origin.name} ({origin.source}): {problem}; hooks are {', '.join(HOOKS)}") from None
     for hook, base in HOOKS.items():
         classes: list[PluginClass] = []
         getattr(manager.hook, hook)(register=classes.append)

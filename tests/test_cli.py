@@ -96,7 +96,7 @@ def test_flags_become_settings(served: list[Settings]) -> None:
         ("serve --evictionpolicy=lru", "unknown flag --evictionpolicy; did you mean --eviction-policy?"),
         ("serve --port many", "server.port = 'many'"),
         ("serve --port", "argument --port: expected one argument"),
-        ("serve extra", "unexpected argument extra"),
+        ("serve one extra", "unexpected argument extra"),
         ("serve --keys secret", "unknown flag --keys"),
         ("serv", "invalid choice: 'serv'"),
         ("", "required"),
@@ -138,7 +138,7 @@ def test_plugins_lists_the_built_in_ones(capsys: pytest.CaptureFixture[str]) -> 
     rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
     assert {"lru", "sink_lru", "h2o", "prometheus"} <= rows.keys()
     assert [name for name, row in rows.items() if "yes" in row] == ["h2o", "prometheus"]
-    assert rows["lru"][2:4] == ["builtin", "register_eviction_policies"]
+    assert rows["lru"][2:4] == ["builtin", "eviction_policies"]
 
 
 def test_pull_prints_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,3 +150,8 @@ def test_pull_prints_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_model_that_is_not_there_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pull", "./nowhere"]) == 1
     assert capsys.readouterr().err == "openai-kv: model './nowhere': no such file or folder\n"
+
+
+@pytest.mark.parametrize("words", [["serve", "./folder"], ["serve", "--model", "./folder"], ["pull", "./folder"]])
+def test_the_model_is_an_argument_or_a_flag(words: list[str]) -> None:
+    assert vars(cli.build_parser().parse_args(words))["model.model"] == "./folder"

@@ -101,6 +101,11 @@ def test_an_unknown_variable_is_refused(name: str, monkeypatch: pytest.MonkeyPat
     assert f"unknown environment variable {name}" in refusal({})
 
 
+def test_a_variable_without_its_section_is_told_the_whole_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_KV_PORT", "1")
+    assert refusal({}).endswith("OPENAI_KV_PORT; did you mean OPENAI_KV_SERVER__PORT?")
+
+
 def test_variables_that_hold_keys_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_KV_API_KEYS", "a")
     monkeypatch.setenv("OPENAI_KV_TEAM_KEY", "b")

@@ -126,8 +126,13 @@ def test_a_broken_plugin_that_the_settings_name_stops_the_start(tmp_path: Path) 
 
 
 def test_a_misspelt_hook_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match=r"register_eviction_policy.*hooks are register_eviction_policies"):
+    with pytest.raises(PluginError, match=r"hook 'register_eviction_policy'; hooks are register_eviction_policies"):
         load(tmp_path, mine=POLICY.replace("register_eviction_policies", "register_eviction_policy"))
+
+
+def test_a_file_that_registers_nothing_is_reported(tmp_path: Path) -> None:
+    (problem,) = load(tmp_path, mine=POLICY.replace("@hookimpl\n", "")).problems
+    assert str(problem) == "plugin mine (file): registers nothing; functions that do are marked @hookimpl"
 
 
 def test_a_missing_folder_is_an_error() -> None:
@@ -194,7 +199,7 @@ def test_the_package_example_installs_and_runs_by_name(
     assert survivors(registry.create_policy("lru", {}), *requests) == {2, 3}
     assert cli.main(["plugins", "--eviction-policy", "capped_lfu"]) == 0
     row = next(line.split() for line in capsys.readouterr().out.splitlines() if line.split()[0] == "capped_lfu")
-    assert row == ["capped_lfu", "1.0", "entry_point", "register_eviction_policies", "yes", "max_hits=8"]
+    assert row == ["capped_lfu", "1.0", "entry_point", "eviction_policies", "yes", "max_hits=8"]
 
 
 def run_its_tests(source: Path, target: Path) -> None:

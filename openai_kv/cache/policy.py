@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Optional, Protocol
 
 from openai_kv.cache.candidate_queue import CandidateQueue, Priority
@@ -148,8 +149,9 @@ class PriorityPolicy(EvictionPolicy):
     candidate is accessed; ties go to the one that was asked about first.
     """
 
-    def __init__(self) -> None:
-        self._queue = CandidateQueue()
+    @cached_property  # so that a subclass with options need not call our constructor
+    def _queue(self) -> CandidateQueue:
+        return CandidateQueue()
 
     def priority(self, block: BlockInfo) -> Priority:
         raise NotImplementedError

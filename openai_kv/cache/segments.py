@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Set as AbstractSet
+from functools import cached_property
 
 from openai_kv.cache.candidate_queue import CandidateQueue
 from openai_kv.cache.policy import BlockInfo, EvictionPolicy
@@ -82,9 +83,13 @@ class SegmentedPolicy(EvictionPolicy):
     A subclass answers `select_victim` from the `first` of its segments; every operation is O(log n) at most.
     """
 
-    def __init__(self) -> None:
-        self._evictable: set[BlockInfo] = set()
-        self._segments: dict[BlockInfo, Segment] = {}
+    @cached_property  # so that a subclass with options need not call our constructor
+    def _evictable(self) -> set[BlockInfo]:
+        return set()
+
+    @cached_property
+    def _segments(self) -> dict[BlockInfo, Segment]:
+        return {}
 
     def new_segment(self) -> Segment:
         return Segment(self._evictable)

@@ -18,7 +18,6 @@ class ARCPolicy(SegmentedPolicy):
     name = "arc"
 
     def __init__(self) -> None:
-        super().__init__()
         self._t1, self._t2 = self.new_segment(), self.new_segment()
         self._p = 0
 

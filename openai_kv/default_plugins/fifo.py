@@ -14,7 +14,6 @@ class FIFOPolicy(SegmentedPolicy):
     name = "fifo"
 
     def __init__(self) -> None:
-        super().__init__()
         self._queue = self.new_segment()
 
     def on_insert(self, block: BlockInfo) -> None:

@@ -21,7 +21,6 @@ class GDSFPolicy(PriorityPolicy):
     name = "gdsf"
 
     def __init__(self, doubling_depth: int = 0) -> None:
-        super().__init__()
         if doubling_depth < 0:
             raise ValueError("doubling_depth is below 0")
         self.doubling_depth = doubling_depth

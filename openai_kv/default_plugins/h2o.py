@@ -19,7 +19,6 @@ class H2OPolicy(PriorityPolicy):
     needs_attention = True
 
     def __init__(self) -> None:
-        super().__init__()
         self._mass: dict[BlockInfo, float] = {}
 
     def on_insert(self, block: BlockInfo) -> None:

@@ -19,7 +19,6 @@ class S3FIFOPolicy(SegmentedPolicy):
     name = "s3_fifo"
 
     def __init__(self, small_share: float = 0.1) -> None:
-        super().__init__()
         if not 0 <= small_share <= 1:
             raise ValueError("small_share is not between 0 and 1")
         self.small_share = small_share

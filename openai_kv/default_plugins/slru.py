@@ -17,7 +17,6 @@ class SLRUPolicy(SegmentedPolicy):
     name = "slru"
 
     def __init__(self, protected_share: float = 0.5) -> None:
-        super().__init__()
         if not 0 <= protected_share <= 1:
             raise ValueError("protected_share is not between 0 and 1")
         self.protected_share = protected_share

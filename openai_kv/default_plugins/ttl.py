@@ -23,7 +23,6 @@ class TTLPolicy(PriorityPolicy):
     def __init__(
         self, conversation: float = 1800, chat: float = 600, completion: float = 300, generate: float = 300
     ) -> None:
-        super().__init__()
         self._conversation = conversation
         self._by_kind = {"chat": chat, "completion": completion, "generate": generate}
         self._lifetime: dict[BlockInfo, float] = {}

@@ -136,7 +136,8 @@ class Call:
 
 
 def model_not_found(model: str, param: str | None) -> NotFoundError:
-    return NotFoundError(f"The model '{model[:64]}' does not exist.", param=param, code="model_not_found")
+    message = f"The model '{model[:64]}' does not exist; GET /v1/models lists those that do."
+    return NotFoundError(message, param=param, code="model_not_found")
 
 
 def parse_seconds(text: str) -> float | None:

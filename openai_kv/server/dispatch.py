@@ -85,7 +85,8 @@ class Resource:
             call.key = self.authenticator.authenticate(call.headers.get("authorization"))
             exchange.key_id = call.key.key_id if call.key else "-"
         if not self.endpoints:
-            raise NotFoundError(f"There is no {exchange.method[:16]} {call.path[:64]} here.")
+            missing = f"{exchange.method[:16]} {call.path[:64]}"
+            raise NotFoundError(f"There is no {missing} here; GET /openapi.json lists what there is.")
         exchange.route = self.route
         endpoint = self.endpoints.get("GET" if exchange.method == "HEAD" else exchange.method)
         if endpoint is None:

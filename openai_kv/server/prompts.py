@@ -44,7 +44,8 @@ def chat_text(tokenizer: Tokenizer, body: Mapping[str, Any]) -> str:
     """The text of `render_messages`; raises TemplateError, for tools that make no difference too."""
     text = template_text(tokenizer, body)
     if "tools" in body and text == template_text(tokenizer, {**body, "tools": None}):
-        raise TemplateError("The model's chat template can't take tools.", param="tools")
+        message = "The model's chat template can't take tools; that of Qwen/Qwen3-0.6B, for one, can."
+        raise TemplateError(message, param="tools")
     return text
 
 

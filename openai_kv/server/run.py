@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Coroutine, Generator
 from dataclasses import dataclass
+from errno import EADDRINUSE
 from typing import Any, NoReturn
 
 import uvicorn
@@ -106,7 +107,8 @@ def listen(context: ServerContext) -> socket.socket:
     try:
         listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
-        raise StartupError(f"can't listen on {settings.host}:{settings.port}: {error.strerror or error}") from None
+        reason = "in use; --port takes another" if error.errno == EADDRINUSE else error.strerror or error
+        raise StartupError(f"can't listen on {settings.host}:{settings.port}: {reason}") from None
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.write_timeout * 1000))
     return listener

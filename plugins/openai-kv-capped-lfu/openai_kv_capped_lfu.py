@@ -12,7 +12,6 @@ class CappedLFU(PriorityPolicy):
 
     def __init__(self, max_hits: int = 8) -> None:
         """Hits beyond `max_hits` don't count: what was hot once can leave (`[plugins.capped_lfu] max_hits = 8`)."""
-        super().__init__()
         self.max_hits = max_hits
 
     def priority(self, block: BlockInfo) -> tuple[float, ...]:

@@ -146,7 +146,7 @@ def test_a_model_that_can_not_be_loaded_stops_the_start_in_one_line(error: Excep
 def test_an_address_in_use_stops_the_start_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(StartupError, match=rf"can't listen on 127\.0\.0\.1:{port}: "):
+        with pytest.raises(StartupError, match=rf"can't listen on 127\.0\.0\.1:{port}: in use; --port takes another$"):
             run(make_context(SteppedRunner(fake_runner(SHAPE)), server__port=port))
 
 

@@ -25,6 +25,16 @@ class Sound(PriorityPolicy):
         return block.depth
 
 
+class Weighted(Sound):
+    """Has options, and does not call the base class's constructor."""
+
+    def __init__(self, weight: int = 2) -> None:
+        self.weight = weight
+
+    def priority(self, block: BlockInfo) -> float:
+        return block.hit_count * self.weight
+
+
 class Holds(PriorityPolicy):
     """Forgets that a block is in use again."""
 
@@ -163,3 +173,7 @@ def test_a_policy_that_keeps_nothing_is_sound() -> None:
 def test_the_base_class_asks_for_a_policy() -> None:
     with pytest.raises(NotImplementedError):
         PolicyConformance().make_policy()
+
+
+def test_options_need_no_call_of_the_base_constructor() -> None:
+    assert check_lives(Weighted, seed=1, steps=300) > 0
