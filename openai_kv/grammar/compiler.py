@@ -51,6 +51,10 @@ class GrammarCompiler:
         matcher = LLMatcher(self._vocabulary, text, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise SchemaError(matcher.get_error())
+        first = matcher.deep_copy()
+        first.compute_bitmask()
+        if first.is_error():
+            raise SchemaError("nothing can be written that satisfies it")
         return CompiledGrammar(matcher, self._pool.submit)
 
 

@@ -104,6 +104,12 @@ def test_what_has_no_grammar_is_refused(schema: dict[str, Any]) -> None:
         COMPILER.compile(json_answer(schema))
 
 
+@pytest.mark.parametrize("schema", [{"$ref": "#"}, {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#"}}}])
+def test_a_reference_that_leads_only_to_itself_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError, match="nothing can be written"):
+        of_schema(schema)
+
+
 def test_a_grammar_is_compiled_once() -> None:
     grammar = json_answer({"const": "once"})
     assert COMPILER.compile(grammar) is COMPILER.compile(grammar)
