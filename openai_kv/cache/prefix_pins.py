@@ -66,5 +66,8 @@ class PrefixPins:
 
     def _num_unpinned(self, namespace: str, tokens: TokenIds) -> int:
         """How many blocks of `tokens`, cached or not, no pin keeps yet."""
-        matched = self._store.tree.find_prefix(namespace, tokens).blocks
-        return -(-len(tokens) // self._store.tree.block_size) - sum(block.pin_count > 0 for block in matched)
+        match, size = self._store.tree.find_prefix(namespace, tokens), self._store.tree.block_size
+        kept = [*match.blocks]
+        if match.tail is not None and match.tail_tokens == len(match.tail.token_ids):
+            kept.append(match.tail)  # its pins move to the block that goes on from it
+        return -(-len(tokens) // size) - sum(block.pin_count > 0 for block in kept)

@@ -14,7 +14,9 @@ from openai_kv.tokenizer import Tokenizer
 Vocabulary = LLTokenizer
 KEPT = 256
 MASK_THREADS = 4
-LIMITS = LLParserLimits(max_grammar_size=100_000, max_lexer_states=100_000, verbose_errors=False)
+LIMITS = LLParserLimits(  # a row has 4 items for each optional property that may come next
+    max_grammar_size=100_000, max_lexer_states=100_000, max_items_in_row=50_000, verbose_errors=False
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,10 @@ class GrammarCompiler:
         matcher = LLMatcher(self._vocabulary, text, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise SchemaError(matcher.get_error())
+        first = matcher.deep_copy()
+        first.compute_bitmask()
+        if first.is_error():
+            raise SchemaError("nothing can be written that satisfies it")
         return CompiledGrammar(matcher, self._pool.submit)
 
 

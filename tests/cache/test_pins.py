@@ -144,6 +144,17 @@ def test_limits_of_hard_pins() -> None:
     assert cache.stats().pins == 2
 
 
+def test_a_pinned_tail_that_is_to_grow_counts_once() -> None:
+    cache = Cache(max_pinned_fraction=0.25)
+    cache.run(range(6))
+    cache.pin(range(6))
+    info, _ = cache.start(range(16), Retention(pin=PinOrder("long", MINUTE)))
+    assert cache.pins.pin(PinOrder("long", MINUTE), "", range(16)) is None  # still to be computed, and there is room
+    cache.end(info, range(16))
+    assert [pin.pin_id for pin in cache.pins.list()][-1] == "long"
+    assert cache.stats().pinned == 4
+
+
 def test_reset_keeps_hard_pins_unless_told() -> None:
     cache = Cache()
     cache.run(range(10), (8, MINUTE))

@@ -81,6 +81,11 @@ def test_keys_come_in_the_order_of_properties() -> None:
     assert not accepts(grammar, '{"a":2,"b":1}')
 
 
+def test_a_thousand_optional_properties_can_be_followed() -> None:
+    properties = {f"p{number}": {"type": "integer"} for number in range(1000)}
+    assert accepts(of_schema({"type": "object", "properties": properties}), '{"p7":1,"p999":2}')
+
+
 def test_no_key_is_written_in_another_spelling() -> None:
     grammar = of_schema({"type": "object", "properties": {"a": {"type": "integer"}}})
     assert not accepts(grammar, r'{"\u0061":"text"}')
@@ -97,6 +102,12 @@ def test_no_key_is_written_in_another_spelling() -> None:
 def test_what_has_no_grammar_is_refused(schema: dict[str, Any]) -> None:
     with pytest.raises(SchemaError):
         COMPILER.compile(json_answer(schema))
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "#"}, {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#"}}}])
+def test_a_reference_that_leads_only_to_itself_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError, match="nothing can be written"):
+        of_schema(schema)
 
 
 def test_a_grammar_is_compiled_once() -> None:
