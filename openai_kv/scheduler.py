@@ -256,7 +256,9 @@ class Scheduler:
             self._finish(request, reason)
 
     def _finish_reason(self, request: Request, token_id: int) -> FinishReason | None:
-        params = request.params
+        params, constraint = request.params, request.constraint
+        if constraint is not None and constraint.failed:
+            return FinishReason.ERROR
         if token_id in self.limits.eos_token_ids and not params.ignore_eos:
             self._text.append_end(request, token_id, visible=False)
             return FinishReason.STOP
@@ -267,8 +269,8 @@ class Scheduler:
         request.stop_reason = self._text.append(request, token_id)
         if request.stop_reason is not None:
             return FinishReason.STOP
-        if request.constraint is not None and request.constraint.finished:
-            return FinishReason.ERROR if request.constraint.failed else FinishReason.STOP
+        if constraint is not None and constraint.finished:
+            return FinishReason.STOP
         full = len(request.token_ids) >= self.limits.max_model_len
         return FinishReason.LENGTH if full or request.num_output_tokens >= params.max_tokens else None
 
