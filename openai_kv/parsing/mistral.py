@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from openai_kv.grammar.lark import SPACE, Lark
 from openai_kv.parsing.json_syntax import argument_rules, json_calls
 from openai_kv.parsing.output import Output, Reading
-from openai_kv.parsing.reading import read_call, read_object, until, visible
+from openai_kv.parsing.reading import read_call, read_list, read_object, until, visible
 from openai_kv.parsing.tool_parser import CallSyntax, Tool, ToolParser
 
 BEGIN, ARGS = "[TOOL_CALLS]", "[ARGS]"
@@ -23,20 +23,9 @@ class MistralParser(ToolParser):
         while True:
             yield from until(output, BEGIN)
             char = yield from visible()
-            is_read = yield from (self.read_list(output) if char == "[" else self.read_named(output, char))
+            is_read = yield from (read_list(output, read_call) if char == "[" else self.read_named(output, char))
             if not is_read:
                 output.reject()
-
-    def read_list(self, output: Output) -> Generator[None, str, bool]:
-        while (yield from read_call(output)):
-            output.begin_markup()
-            char = yield from visible()
-            if char == "]":
-                output.end_markup()
-                return True
-            if char != ",":
-                return False
-        return False
 
     def read_named(self, output: Output, head: str) -> Generator[None, str, bool]:
         while not head.endswith(ARGS):

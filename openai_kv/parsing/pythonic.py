@@ -9,7 +9,7 @@ from typing import Any
 from openai_kv.grammar.lark import Lark
 from openai_kv.parsing.output import Output, Reading
 from openai_kv.parsing.python_syntax import keyword_rules
-from openai_kv.parsing.reading import Nesting, parsed, rest, visible
+from openai_kv.parsing.reading import Nesting, parsed, read_list, rest, visible
 from openai_kv.parsing.tool_parser import CallSyntax, Tool, ToolParser
 
 NAME = re.compile(r"[A-Za-z0-9_-]{0,64}")
@@ -21,20 +21,9 @@ class PythonicParser(ToolParser):
 
     def read(self, output: Output) -> Reading:
         output.begin_markup()
-        if not ((yield from visible()) == "[" and (yield from self.read_list(output))):
+        if not ((yield from visible()) == "[" and (yield from read_list(output, self.read_call))):
             output.reject()
         yield from rest(output)
-
-    def read_list(self, output: Output) -> Generator[None, str, bool]:
-        while (yield from self.read_call(output)):
-            output.begin_markup()
-            char = yield from visible()
-            if char == "]":
-                output.end_markup()
-                return True
-            if char != ",":
-                return False
-        return False
 
     def read_call(self, output: Output) -> Generator[None, str, bool]:
         if not output.begin_call((yield from word("("))):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -140,3 +140,16 @@ def parsed(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def read_list(output: Output, read_one: Callable[[Output], Found]) -> Found:
+    """Calls that `read_one` reads, between commas, up to the bracket that closes the list. The opening one is read."""
+    while (yield from read_one(output)):
+        output.begin_markup()
+        char = yield from visible()
+        if char == "]":
+            output.end_markup()
+            return True
+        if char != ",":
+            return False
+    return False
