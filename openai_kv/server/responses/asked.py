@@ -10,7 +10,7 @@ from openai_kv.server.body import in_thread_if_large
 from openai_kv.server.call import Call, Schema
 from openai_kv.server.responses.conversation import Conversation
 from openai_kv.server.responses.store import StoredResponse
-from openai_kv.server.violations import excluded, missing
+from openai_kv.server.violations import excluded
 
 AS_GIVEN = (
     *("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id", "prompt_cache_key"),
@@ -57,9 +57,7 @@ async def read_asked(call: Call, schema: Schema) -> Asked:
         raise excluded("Parameter 'stream_options' needs 'stream' to be true.", "stream_options")
     before = previous(call, body)
     said = before.conversation if before else Conversation()
-    conversation = await in_thread_if_large(call.body, lambda _: said.with_items(body.get("input", ()), "input"))
-    if not conversation.messages and "instructions" not in body:
-        raise missing("input")
+    conversation = await in_thread_if_large(call.body, lambda _: said.with_items(body["input"], "input"))
     size = len(call.body) + (before.size if before else 0)
     return Asked(body, conversation, size, tuple(call.notes.warnings))
 

@@ -124,9 +124,9 @@ def response_fields(limits: Limits) -> dict[str, Check]:
 
 
 def response_body(limits: Limits) -> Object:
-    return Object(response_fields(limits), ("model",), RESPONSE_NAMES)
+    return Object(response_fields(limits), ("model", "input"), RESPONSE_NAMES)
 
 
 def countable_body(limits: Limits) -> Object:
     """Of /v1/responses/input_tokens: the model may be left out."""
-    return Object(response_fields(limits), (), RESPONSE_NAMES)
+    return Object(response_fields(limits), ("input",), RESPONSE_NAMES)

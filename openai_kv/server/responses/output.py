@@ -46,13 +46,13 @@ class Output:
                 assert isinstance(call, CallItem)
                 yield from call.say(text)
             case CallEnded(is_whole=is_whole):
-                yield from self._end("completed" if is_whole else "incomplete")
+                yield from self.end("completed" if is_whole else "incomplete")
 
     def finish(self, status: str) -> Iterator[Payload]:
         """Nothing more comes: what is open ends with `status`. An answer of nothing is a message without text."""
         if not self._items:
             yield from self._begin(TextItem(0, MESSAGE))
-        yield from self._end(status)
+        yield from self.end(status)
 
     def _say(self, shape: Shape, text: str, logprobs: Sequence[Payload]) -> Iterator[Payload]:
         last = self._items[-1] if self._items else None
@@ -62,11 +62,12 @@ class Output:
         yield from last.say(text, logprobs)
 
     def _begin(self, item: OutputItem) -> Iterator[Payload]:
-        yield from self._end("completed")
+        yield from self.end("completed")
         self._items.append(item)
         yield from item.begin()
 
-    def _end(self, status: str) -> Iterator[Payload]:
+    def end(self, status: str) -> Iterator[Payload]:
+        """Of what is open."""
         if self._items and self._items[-1].status == "in_progress":
             yield from self._items[-1].end(status)
 

@@ -65,6 +65,7 @@ class ResponseReply(ChatReply):
         """The end of a stream that can't go on."""
         code = "rate_limit_exceeded" if isinstance(error, OverloadedError) else "server_error"
         told = {"code": code, "message": error.message, "type": error.type, "param": error.param}
+        list(self._items.end("incomplete"))
         response = self._response(status="failed", error=told)
         return self._first_events() + self._writer.write([{"type": "response.failed", "response": response}])
 

@@ -148,7 +148,7 @@ async def test_before_the_first_token_an_error_is_plain_and_later_the_response_h
         assert kinds(events)[-1] == "failed" and "completed" not in kinds(events)
         failed = events[-1]["response"]
         assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
-        assert failed["error"]["type"] == "server_error" and failed["output"][0]["status"] == "in_progress"
+        assert failed["error"]["type"] == "server_error" and failed["output"][0]["status"] == "incomplete"
         assert len(server.context.responses) == 0
         await server.settle()
 
