@@ -52,7 +52,6 @@ class ResponseReply(ChatReply):
         events = self._first_events()
         for told in self._reader.take(self._parts[0]):
             events += self._writer.write(self._items.take(told))
-        self._parts[0].clear()
         return events
 
     def last_events(self, last: Collection[RequestOutput]) -> bytes:

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from tests.server.responses.asking import ASK, PATH, answer, ask, text_of
-from tests.server.scripted import scripted
+from tests.server.scripted import SHAPE, scripted
 from tests.server.serving import Site, check_error, site
 from tests.server.test_reasoning import TEXT as THOUGHTS
 from tests.server.test_reasoning import THINKS
@@ -224,16 +224,27 @@ async def test_log_probabilities_are_of_the_text_only() -> None:
 
 
 async def test_the_oldest_turns_are_dropped_where_that_is_asked_for() -> None:
-    turns = [{"role": "user", "content": f"{number} " + "x" * 300} for number in range(12)]
+    turns = [{"role": "user", "content": f"{number} " + "x" * 200} for number in range(12)]
+    asked = {"instructions": "Be brief.", "max_output_tokens": 100}
     async with scripted("ok") as server:
-        asked = {"instructions": "Be brief.", "input": turns, "max_output_tokens": 100}
-        check_error(await ask(server, **asked), 400, "context_length_exceeded", "input")
-        cut = await answer(server, **asked, truncation="auto")
-        kept = await answer(server, **{**asked, "input": turns[-6:]})
-        assert cut["usage"]["input_tokens"] == kept["usage"]["input_tokens"]
+        check_error(await ask(server, input=turns, **asked), 400, "context_length_exceeded", "input")
+        cut = await answer(server, input=turns, **asked, truncation="auto")
         assert cut["usage"]["input_tokens_details"]["cached_tokens"] == 0
-        assert kept["usage"]["input_tokens_details"]["cached_tokens"] == kept["usage"]["input_tokens"]
+        again = await answer(server, input=turns[-9:], **asked)
+        assert again["usage"]["input_tokens_details"]["cached_tokens"] == cut["usage"]["input_tokens"]
         check_error(await ask(server, input="x" * 3000, truncation="auto"), 400, "context_length_exceeded", "input")
+
+
+@pytest.mark.parametrize("room", [250, 500, 700, 900, 1100, 1300, 1500, 1700, 1900])
+async def test_as_few_turns_as_possible_are_dropped(room: int) -> None:
+    turns = [{"role": "user", "content": f"{number} " + "x" * 200} for number in range(9)]
+    async with scripted("ok") as server:
+        sizes = [
+            (await server.post(f"{PATH}/input_tokens", {"input": turns[start:]})).json()["input_tokens"]
+            for start in range(len(turns))
+        ]
+        cut = await answer(server, input=turns, max_output_tokens=SHAPE.max_model_len - room, truncation="auto")
+        assert cut["usage"]["input_tokens"] == next(size for size in sizes if size <= room)
 
 
 async def test_breakpoints_and_explicit_caching() -> None:

@@ -121,9 +121,11 @@ async def test_names_of_the_chat_are_put_right() -> None:
 
 async def test_warnings_name_our_fields() -> None:
     wanted = {"format": {"type": "json_schema", "name": "a", "schema": {"type": "object", "minProperties": 1}}}
+    tools = [{"type": "function", "name": "f", "function": {}}]
+    turns = [{"role": "user", "content": "x" * 1500}] * 2
     async with scripted("{}", server__strict_parameters=False) as server:
-        response = await ask(server, text=wanted, messages=[], truncation="auto")
-        told = "unknown_parameter=messages,unenforced_keyword=text.format.schema.minProperties"
+        response = await ask(server, text=wanted, tools=tools, input=turns, truncation="auto")
+        told = "unknown_parameter=tools[0].function,unenforced_keyword=text.format.schema.minProperties"
         assert response.headers["x-openai-kv-warnings"] == told
 
 
