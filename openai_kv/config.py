@@ -130,6 +130,11 @@ class ServerSettings(Section):
     sse_ping: float = Field(15, ge=0, description="longest silence in a stream in seconds; 0 = no keep-alive")
     drain_timeout: float = Field(30, ge=0, description="seconds running requests get after SIGTERM")
     cors_origins: Origins = Field((), description="origins of web pages that may call, or *; empty = CORS is off")
+    max_stored_responses: int = Field(1024, ge=0, description="responses kept for previous_response_id; 0 = none")
+    max_stored_bytes: Size = Field(
+        67108864, ge=0, description="bytes of all stored responses, with their conversations (67108864, 64MiB)"
+    )
+    response_ttl: Duration = Field("24h", gt=0, validate_default=True, description="how long a response is kept")
     allow_priority: bool = Field(True, description="let requests set a priority")
     metrics_public: bool = Field(False, description="serve /metrics without a key")
     metrics_exporters: Names = Field(("prometheus",), description="metrics exporters to run, by name")

@@ -15,6 +15,7 @@ from openai_kv.exporting import ExporterGroup
 from openai_kv.grammar.compiler import GrammarCompiler, Vocabulary, vocabulary_of
 from openai_kv.parsing.tool_parser import ToolParser
 from openai_kv.server.names import is_pattern, matches
+from openai_kv.server.responses.store import ResponseStore
 from openai_kv.server.upstreams import Upstream, Upstreams
 from openai_kv.tokenizer import Tokenizer
 
@@ -107,13 +108,17 @@ class ServerContext:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     upstreams: Upstreams = field(default_factory=Upstreams)
     grammars: GrammarCompiler = field(init=False)
+    responses: ResponseStore = field(init=False)
 
     def __post_init__(self) -> None:
         def get_vocabulary() -> Vocabulary:
             info = self.engine.info
             return vocabulary_of(self.get_tokenizer(), info.vocab_size, info.eos_token_ids)
 
+        limits = self.settings.server
+        store = ResponseStore(limits.max_stored_responses, limits.max_stored_bytes, limits.response_ttl)
         object.__setattr__(self, "grammars", GrammarCompiler(get_vocabulary))
+        object.__setattr__(self, "responses", store)
 
     def serves(self, model: str) -> bool:
         return any(name == model or (is_pattern(name) and matches(model, name)) for name in self.model_names)

@@ -31,6 +31,7 @@ from openai_kv.server.tool_fields import (
     check_tool_choice,
     function_kind,
 )
+from openai_kv.server.variants import TextOrObject, Variant
 
 Schema = dict[str, Any]
 
@@ -158,6 +159,21 @@ def _(check: Tools) -> Schema:
     return array(schema_of(TOOL), check.maximum, empty=False)
 
 
+@schema_of.register
+def _(check: Variant) -> Schema:
+    """Without a `type` it is of the default kind."""
+    forms = [of_kind(kind, schema_of(form)) for kind, form in check.kinds.items()]
+    if check.default is not None:
+        form = check.kinds[check.default]
+        forms.append(schema_of(Object({**form.fields, "type": Neutral(())}, form.required)))
+    return {"anyOf": forms}
+
+
+@schema_of.register
+def _(check: TextOrObject) -> Schema:
+    return {"anyOf": [schema_of(check.text), schema_of(check.object)]}
+
+
 def tool_choice() -> Schema:
     """That names are those of tools isn't told."""
     allowed = schema_of(ALLOWED)
@@ -184,6 +200,10 @@ def message() -> Schema:
 
 
 def part(kind: str) -> Schema:
-    schema = schema_of(PARTS[kind])
+    return of_kind(kind, schema_of(PARTS[kind]))
+
+
+def of_kind(kind: str, schema: Schema) -> Schema:
+    """Of an object that says in `type` what it is."""
     fields = {**schema["properties"], "type": {"type": "string", "enum": [kind]}}
     return {**schema, "properties": fields, "required": ["type", *schema["required"]]}
