@@ -42,7 +42,8 @@ async def create_chat_completion(call: Call) -> None:
         turn=count_turns(body["messages"]),
         places=marked.places,
     )
-    with Generation(call, body, choices_of(request, n), lambda: reply.reasoning_tokens) as generation:
+    requests = choices_of(request, n)
+    with Generation(call, body, requests, lambda: reply.reasoning_tokens, reply.finish_reasons) as generation:
         await (stream if body.get("stream") else collect)(generation, reply)
 
 

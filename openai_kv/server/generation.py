@@ -44,7 +44,7 @@ def engine_request(
     turn: int = 1,
     places: Sequence[Place] = (),
 ) -> EngineRequest:
-    """`kind` is chat, completion or generate; requests of one call share `group`. `places`: where breakpoints are."""
+    """`kind` as in RequestInfo; requests of one call share `group`. `places`: where breakpoints are."""
     info = RequestInfo(
         request_id=request_id,
         num_prompt_tokens=len(prompt),
@@ -79,7 +79,8 @@ def further_choice(request: EngineRequest, choice: int) -> EngineRequest:
 class Generation:
     """A context around everything a call does with its requests: on the way out, what still runs is aborted.
 
-    `count_reasoning`: tokens of reasoning among those that have come.
+    `count_reasoning`: tokens of reasoning among those that have come. `told_reasons`: finish reasons by the index of
+    the request, as far as the client was told others than the engine's.
     """
 
     def __init__(
@@ -88,11 +89,13 @@ class Generation:
         body: Mapping[str, Any],
         requests: Sequence[EngineRequest],
         count_reasoning: Callable[[], int] = lambda: 0,
+        told_reasons: Mapping[int, str] | None = None,
     ) -> None:
         self.call = call
         self.body = body
         self.requests = requests
         self.count_reasoning = count_reasoning
+        self.told_reasons = {} if told_reasons is None else told_reasons
         self.last: dict[int, RequestOutput] = {}
         self._first_token: float | None = None
         self._latest = 0.0
@@ -112,7 +115,8 @@ class Generation:
     def stats(self) -> GenerationStats:
         finished = all(map(self.is_finished, range(len(self.requests))))
         timing = Timing(self._first_token, self._latest if finished else self.seconds)
-        stats = generation_stats(self.body, self.call.context.model_names[0], self.requests, self.last, timing)
+        model = self.call.context.served_as(self.body.get("model"))
+        stats = generation_stats(self.body, model, self.requests, self.last, timing, self.told_reasons)
         return replace(stats, num_reasoning_tokens=self.count_reasoning())
 
     @property
