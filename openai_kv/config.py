@@ -110,6 +110,7 @@ class ServerSettings(Section):
     max_body_bytes: Size = Field(8388608, gt=0, description="largest request body (8388608, 8MiB)")
     max_messages: int = Field(2048, gt=0, description="most messages in a chat")
     max_prompts: int = Field(128, gt=0, description="most prompts in one completion request")
+    max_embedding_inputs: int = Field(2048, gt=0, description="most texts in one embeddings request")
     max_stop_strings: int = Field(16, gt=0, description="most stop strings in a request")
     max_stop_length: int = Field(1024, gt=0, description="longest stop string in characters")
     max_stop_token_ids: int = Field(128, gt=0, description="most token ids in stop_token_ids")
@@ -147,6 +148,9 @@ class ModelSettings(Section):
     model: str = Field("smollm2-135m-instruct", min_length=1, description="model: a name, Hub id, folder or .gguf file")
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N or mps")
     dtype: Dtype = Field("auto", description="type of the weights; auto = the model's own")
+    embedding_pooling: Literal["mean", "last"] = Field(
+        "mean", description="what /v1/embeddings makes of a text: mean of all tokens' states, or the last one's"
+    )
     trust_remote_code: bool = Field(False, description="run Python code that comes with a Hub model")
 
 

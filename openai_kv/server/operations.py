@@ -12,6 +12,7 @@ from openai_kv.server.protocol import (
     chat_body,
     completion_body,
     detokenize_body,
+    embedding_body,
     generate_body,
     pin_body,
     tokenize_body,
@@ -42,6 +43,9 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "POST /v1/chat/completions/input_tokens": Operation(
         "Count the tokens of a chat", chat_body, answers.INPUT_TOKENS, errors=(404, 502)
+    ),
+    "POST /v1/embeddings": Operation(
+        "A vector for each text", embedding_body, answers.EMBEDDINGS, errors=(404, 429, 502)
     ),
     "POST /generate": Operation(
         "Generate, and tell what the cache did", generate_body, answers.GENERATION, errors=(404, 429), streams=True

@@ -17,7 +17,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_unknown_urls_and_methods() -> None:
     async with site() as server:
-        for path in ("/", "/v2", "/v1/chat/completions/", "/health/", "/v1/models/", "/v1/embeddings"):
+        for path in ("/", "/v2", "/v1/chat/completions/", "/health/", "/v1/models/", "/v1/moderations"):
             check_error(await server.client.get(path), 404, "unknown_url")
         for method in ("GET", "PUT", "DELETE", "OPTIONS", "BREW"):
             response = await server.client.request(method, "/v1/chat/completions")

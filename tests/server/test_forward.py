@@ -35,7 +35,7 @@ async def test_bodies_status_and_headers_pass_unchanged() -> None:
     script = answering(body, "418 Teapot", **headers, set_cookie="a=b", server="x", openai_processing_ms="5")
     async with remote(script) as far, live_site(**upstreams(far.url)) as (server, url), httpx.AsyncClient() as client:
         sent = b'{ "model":"gpt-x", "temperature": 9e9, "n":1.0, "mystery":null, "model": "gpt-x" }'
-        for path in (CHAT_URL, "/v1/completions", "/v1/chat/completions/input_tokens"):
+        for path in (CHAT_URL, "/v1/completions", "/v1/embeddings", "/v1/chat/completions/input_tokens"):
             answer = await client.post(url + path, content=sent, headers={"x-request-id": "ours"})
             assert (answer.status_code, answer.content) == (418, body)
             assert far.received[-1].line == f"POST {path} HTTP/1.1"

@@ -16,12 +16,13 @@ from openai_kv.server.openapi import describe
 from openai_kv.server.protocol import Limits
 from tests.server.serving import CHAT, site
 
-PATHS = describe(endpoints(Access.KEY), Limits(ServerSettings(), 256, 512), has_keys=False)["paths"]
+PATHS = describe(endpoints(Access.KEY), Limits(ServerSettings(), 256, 512, 8), has_keys=False)["paths"]
 PROMPT = {"model": "fake", "prompt": "a b", "max_tokens": 3}
 BODIES: Mapping[str, Mapping[str, Any]] = {
     "/v1/chat/completions": CHAT,
     "/v1/chat/completions/input_tokens": CHAT,
     "/v1/completions": PROMPT,
+    "/v1/embeddings": {"model": "fake", "input": "a b"},
     "/generate": PROMPT,
     "/tokenize": {"prompt": "a b"},
     "/cache/pin": {"prompt": "a b"},
