@@ -174,7 +174,7 @@ class HttpStats:
 
     `arrival_time` is Unix time. `error_code` is the envelope's, also of an error in mid-stream (then `status` is 200).
     `traceparent` and `tracestate` are the client's headers, unchecked. `generation`: if it got as far as the engine.
-    `upstream`: the configured pattern of the one it was passed on to.
+    `upstream`: the configured pattern of the one it was passed on to, which is at `upstream_address`, `upstream_port`.
     """
 
     method: str
@@ -190,6 +190,8 @@ class HttpStats:
     tracestate: str | None = None
     generation: GenerationStats | None = None
     upstream: str | None = None
+    upstream_address: str = ""
+    upstream_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def forwardable(local: Handler) -> Handler:
 async def forward(call: Call, upstream: Upstream) -> None:
     """Raises UpstreamError: an HTTP error, or the last event of a stream that has begun."""
     call.check_headers()
-    call.exchange.upstream = upstream.pattern
+    call.exchange.upstream, call.exchange.upstream_server = upstream.pattern, upstream.server
     body, name = call.body, upstream.settings.model
     if name:
         body = await in_thread_if_large(body, lambda whole: with_model(whole, name))
