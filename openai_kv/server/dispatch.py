@@ -16,6 +16,7 @@ from openai_kv.errors import (
     RequestError,
     RequestTimeoutError,
     UnavailableError,
+    UpstreamError,
 )
 from openai_kv.server.auth import Authenticator
 from openai_kv.server.body import check_content_type, read_body
@@ -113,7 +114,7 @@ class Resource:
         allowance.check()
 
     def report(self, call: Call, error: Exception) -> None:
-        call.exchange.error_code = error_code(error)
+        call.exchange.error_code, call.exchange.error_reason = error_code(error), error_reason(error)
         if call.exchange.generation is not None:
             call.exchange.generation = replace(call.exchange.generation, error_code=error_code(error))
         if isinstance(error, OverloadedError) and error.reason:
@@ -136,6 +137,12 @@ def error_code(error: Exception) -> str:
     if isinstance(error, ClientLeft | SlowReader):
         return str(abort_reason(error))
     return error.code if isinstance(error, RequestError) else InternalError.default_code
+
+
+def error_reason(error: Exception) -> str | None:
+    """What an upstream's failure came from; a client is not told. Control characters are escaped, keys not in it."""
+    cause = error.__cause__ if isinstance(error, UpstreamError) else None
+    return None if cause is None else f"{type(cause).__name__}: {str(cause).encode('unicode_escape').decode()[:200]}"
 
 
 def abort_reason(error: Exception) -> str | None:

@@ -58,9 +58,9 @@ def failures() -> Generator[None, None, None]:
     """Around everything that an upstream's silence or absence can break."""
     try:
         yield
-    except httpx.ConnectTimeout:
-        raise UpstreamError("The upstream of this model can't be reached.") from None
-    except httpx.TimeoutException:
-        raise UpstreamError("The upstream of this model was silent for too long.", code="upstream_timeout") from None
-    except httpx.TransportError:
-        raise UpstreamError("The upstream of this model can't be reached, or broke off.") from None
+    except httpx.ConnectTimeout as error:
+        raise UpstreamError("The upstream of this model can't be reached.") from error
+    except httpx.TimeoutException as error:
+        raise UpstreamError("The upstream of this model was silent for too long.", code="upstream_timeout") from error
+    except httpx.TransportError as error:
+        raise UpstreamError("The upstream of this model can't be reached, or broke off.") from error

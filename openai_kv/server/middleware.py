@@ -100,9 +100,10 @@ class ExchangeMiddleware:
 
     def report(self, exchange: Exchange) -> None:
         stats = exchange.stats()
+        reason = f" ({exchange.error_reason})" if exchange.error_reason else ""
         logger.log(
             logging.DEBUG if stats.route in POLLED else logging.INFO,
-            "%s %s %s %d %.1f ms key=%s upstream=%s",
+            "%s %s %s %d %.1f ms key=%s upstream=%s error=%s",
             exchange.request_id,
             stats.method,
             stats.route,
@@ -110,6 +111,7 @@ class ExchangeMiddleware:
             stats.seconds * 1000,
             exchange.key_id,
             exchange.upstream or "-",
+            f"{exchange.error_code or '-'}{reason}",
         )
         self.exporters.on_http_request(stats)
 

@@ -173,6 +173,7 @@ async def test_prompts_and_keys_are_never_logged(caplog: pytest.LogCaptureFixtur
         assert (await server.chat()).status_code == 200
         assert (await server.chat(cache_salt="pepper", top_p=7)).status_code == 400
     assert "/v1/chat/completions 200" in caplog.text
+    assert caplog.messages[-1].endswith("upstream=- error=decimal_above_max_value")
     assert not any(word in caplog.text for word in ("alice", "pepper", "cache?"))
 
 

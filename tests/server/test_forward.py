@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import socket
 from asyncio import StreamReader, StreamWriter
 from typing import Any
@@ -364,3 +365,13 @@ async def test_the_sdk_through_us() -> None:
         with pytest.raises(openai.RateLimitError) as caught:
             await client.chat.completions.create(**GPT)  # type: ignore[call-overload]
         assert caught.value.code == "slow_down"
+
+
+async def test_the_log_says_what_a_502_came_from(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "openai_kv")
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    async with live_site(**upstreams(nowhere)) as (server, url), httpx.AsyncClient() as client:
+        check_error(await client.post(url + CHAT_URL, json=GPT), 502, "upstream_unreachable")
+        await server.exporter.until(lambda: len(server.exporter.http) == 1)
+    (line,) = [message for message in caplog.messages if f"{CHAT_URL} 502" in message]
+    assert "upstream=gpt-* error=upstream_unreachable (ConnectError: " in line
