@@ -162,7 +162,9 @@ async def test_our_own_fault_says_only_the_request_id(caplog: pytest.LogCaptureF
 async def test_a_failing_step_is_an_error_of_its_requests_only(caplog: pytest.LogCaptureFixture) -> None:
     async with site() as server:
         server.runner.inner.fail_at = {1}
-        check_error(await server.chat(), 500, "internal_error")
+        response = await server.chat()
+        message = check_error(response, 500, "internal_error")["message"]
+        assert message == f"The engine failed on this request ({response.headers['x-request-id']})."
         assert (await server.chat()).status_code == 200
         await server.settle()
 
