@@ -14,7 +14,7 @@ class CacheStats:
     """The cache between two steps. Blocks: free + cached + referenced == total; the pinned ones are among them.
 
     `hits` (requests) and `hit_tokens` have an entry for each of exact, radix and partial.
-    `pins` counts hard pins.
+    `pins` counts hard pins, `expired_blocks` those dropped after a day unused.
     """
 
     total: int
@@ -35,6 +35,7 @@ class CacheStats:
     soft_pinned: int = 0
     pinned: int = 0
     pins: int = 0
+    expired_blocks: int = 0
 
     @property
     def used(self) -> int:
