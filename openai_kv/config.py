@@ -17,6 +17,7 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from openai_kv.config_sources import (
@@ -282,7 +283,7 @@ def refuse_unknown_variables(settings: Settings) -> None:
 
 def explain(error: ValidationError) -> str:
     """The first complaint in one line, naming the setting."""
-    first = error.errors()[0]
+    first = first_error(error)
     name = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = {*Settings.model_fields, *(option.name for option in iter_options(Settings))}
@@ -293,6 +294,11 @@ def explain(error: ValidationError) -> str:
         return f"{name} is missing"
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return f"{name} = {first['input']!r}: {message}"
+
+
+def first_error(error: ValidationError) -> ErrorDetails:
+    """A name that isn't known comes first: a missing one may be the same, misspelt."""
+    return min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
