@@ -77,7 +77,10 @@ class ExporterGroup:
         self._tell("on_plugin_error", plugin, hook)
 
     def scrape(self) -> list[Future[bytes | None]]:
-        """The page of each exporter that has one, with all that was reported until now."""
+        """The page of each exporter that has one, with all that was reported until now.
+
+        As with `flush` and `close`, ExporterUnavailableError where an exporter raises or can't be asked.
+        """
         self._tell_dropped()
         return [thread.ask("scrape") for thread in self._threads if thread.hears("scrape")]
 

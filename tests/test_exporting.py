@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openai_kv.errors import RecordsLostError
+from openai_kv.errors import ExporterUnavailableError, RecordsLostError
 from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import HttpStats, MetricsExporter
 from tests.harness import Run, Shape, build_engine, exported, fake_runner, make_request
@@ -201,7 +201,11 @@ class Deaf(MetricsExporter):
 
 def test_pages_are_asked_only_of_those_who_have_one() -> None:
     group = ExporterGroup([Raising(ValueError("no page")), Deaf(), Garbling(), Recording()])
-    assert [get(page) for page in group.scrape()] == [None, None, b"text"]
+    raised, garbled, page = group.scrape()
+    assert get(page) == b"text"
+    for failed in (raised, garbled):
+        with pytest.raises(ExporterUnavailableError, match="raised in scrape"):
+            get(failed)
     assert group.errors["raising", "scrape"] == group.errors["garbling", "scrape"] == 1
 
 
@@ -209,7 +213,8 @@ def test_pages_of_a_blocked_exporter_are_bounded_and_can_be_given_up() -> None:
     with blocked() as (group, exporter):
         pages = [group.scrape()[0] for _ in range(5)]
         assert [page.done() for page in pages] == [False, False, False, True, True]
-        assert pages[3].result() is None
+        with pytest.raises(ExporterUnavailableError, match="no room"):
+            pages[3].result()
         assert pages[0].cancel()
         exporter.go.set()
         assert get(pages[1]) == b"late"
@@ -231,7 +236,7 @@ def test_nothing_comes_after_close() -> None:
     closed = group.close()
     group.on_http_request(STATS)
     assert get(closed["recording"]) is None
-    assert group.scrape()[0].result() is None
+    assert isinstance(group.scrape()[0].exception(), ExporterUnavailableError)
     assert recording.seen == [STATS, "flush", "close"]
     assert group.num_waiting() == {}
 
