@@ -112,6 +112,30 @@ def test_a_raising_exporter_stops_nobody_and_is_counted(error: BaseException, ca
     assert sum("raising raised" in record.message for record in caplog.records) == 1
 
 
+def test_a_full_disk_is_one_traceback_and_then_counts(caplog: pytest.LogCaptureFixture) -> None:
+    class FullDisk(Raising):
+        def flush(self) -> None:
+            raise self.error
+
+        def close(self) -> None:
+            raise self.error
+
+    group = ExporterGroup([FullDisk(OSError(28, "No space left on device"))], flush_seconds=1000)
+    for _ in range(12):
+        group.on_http_request(STATS)
+        exported(group)
+    wait(group.close().values(), 20)
+    lines = [message.removeprefix("metrics exporter raising raised OSError in ") for message in caplog.messages]
+    assert sorted(lines) == [
+        "close; errors there: 1",
+        "flush; errors there: 1",
+        "flush; errors there: 10",
+        "on_http_request; errors there: 1",
+        "on_http_request; errors there: 10",
+    ]
+    assert [record.exc_info is not None for record in caplog.records].count(True) == 1
+
+
 def test_an_exporter_that_fails_at_hearing_of_failures_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     class Hopeless(MetricsExporter):
         def __init__(self, name: str) -> None:

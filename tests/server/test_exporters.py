@@ -158,8 +158,22 @@ async def test_a_second_signal_gives_up_on_them(caplog: pytest.LogCaptureFixture
     signals, blocked = Signals(), Blocked()
     group = ExporterGroup([blocked])
     for _ in range(3):
-        group.on_http_request(HttpStats("GET", "/health", 200, 0.1))
+        group.on_http_request(HTTP)
     signals.second.set()
     await close_exporters(group, signals)
     assert "metrics exporter blocked is not waited for" in caplog.text
+    assert "in all" not in caplog.text
     blocked.go.set()
+
+
+async def test_at_the_end_the_log_says_how_much_was_lost(caplog: pytest.LogCaptureFixture) -> None:
+    blocked = Blocked()
+    group = ExporterGroup([blocked, NoPage()], capacity=1)
+    for _ in range(9):
+        group.on_http_request(HTTP)
+    lost = group.dropped["blocked"]
+    blocked.go.set()
+    await close_exporters(group, Signals())
+    assert lost > 1
+    told = [record.getMessage() for record in caplog.records if "in all" in record.message]
+    assert told == [f"metrics exporter blocked has lost {lost} records in all"]
