@@ -20,6 +20,7 @@ from openai_kv.server.retention import retention
 from openai_kv.server.telemetry import Timing, generation_stats
 
 Batch = list[tuple[int, RequestOutput]]
+STARTED_AT_ONCE = 64  # thousands would hold up everybody else's streams
 
 
 def new_id(prefix: str) -> str:
@@ -158,9 +159,13 @@ async def alone(outputs: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[
 async def together(generators: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[Batch, None]:
     """All generators at once; the first error of any ends it."""
     ready: asyncio.Queue[tuple[int, RequestOutput] | Exception | None] = asyncio.Queue(len(generators))
-    tasks = [asyncio.create_task(pump(index, outputs, ready)) for index, outputs in enumerate(generators)]
-    running = len(tasks)
+    tasks: list[asyncio.Task[None]] = []
+    running = len(generators)
     try:
+        for index, outputs in enumerate(generators):
+            tasks.append(asyncio.create_task(pump(index, outputs, ready)))
+            if len(tasks) % STARTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
         while running:
             items = [await ready.get()]
             items += [ready.get_nowait() for _ in range(ready.qsize())]
