@@ -140,9 +140,12 @@ def error_code(error: Exception) -> str:
 
 
 def error_reason(error: Exception) -> str | None:
-    """What an upstream's failure came from; a client is not told. Control characters are escaped, keys not in it."""
-    cause = error.__cause__ if isinstance(error, UpstreamError) else None
-    return None if cause is None else f"{type(cause).__name__}: {str(cause).encode('unicode_escape').decode()[:200]}"
+    """What an upstream's failure came from, for the log: a client is not told. Control characters are escaped."""
+    if not isinstance(error, UpstreamError):
+        return None
+    cause = error.__cause__
+    reason = str(error) if cause is None else f"{type(cause).__name__}: {cause}"
+    return reason.encode("unicode_escape").decode()[:200]
 
 
 def abort_reason(error: Exception) -> str | None:

@@ -370,8 +370,11 @@ async def test_the_sdk_through_us() -> None:
 async def test_the_log_says_what_a_502_came_from(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "openai_kv")
     nowhere = f"http://127.0.0.1:{free_port()}"
-    async with live_site(**upstreams(nowhere)) as (server, url), httpx.AsyncClient() as client:
-        check_error(await client.post(url + CHAT_URL, json=GPT), 502, "upstream_unreachable")
-        await server.exporter.until(lambda: len(server.exporter.http) == 1)
-    (line,) = [message for message in caplog.messages if f"{CHAT_URL} 502" in message]
-    assert "upstream=gpt-* error=upstream_unreachable (ConnectError: " in line
+    async with remote(answering(b"", "302 Found", location="/x")) as elsewhere, httpx.AsyncClient() as client:
+        for target in (nowhere, elsewhere.url):
+            async with live_site(**upstreams(target)) as (server, url):
+                check_error(await client.post(url + CHAT_URL, json=GPT), 502, "upstream_unreachable")
+                await server.exporter.until(lambda: len(server.exporter.http) == 1)
+    ends = [message.partition("upstream=gpt-* ")[2] for message in caplog.messages if f"{CHAT_URL} 502" in message]
+    assert ends[0].startswith("error=upstream_unreachable (ConnectError: ")
+    assert ends[1:] == ["error=upstream_unreachable (The upstream of this model answers with a redirect.)"]
