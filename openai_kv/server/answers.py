@@ -89,6 +89,12 @@ RESPONSE = record(
     usage=RESPONSE_USAGE,
 )
 FORGOTTEN = record(id=TEXT, object=constant("response"), deleted=FLAG)
+EMBEDDINGS = record(
+    object=constant("list"),
+    model=TEXT,
+    data=array(record(object=constant("embedding"), index=COUNT, embedding={"anyOf": [array(NUMBER), TEXT]})),
+    usage=record(prompt_tokens=COUNT, total_tokens=COUNT),
+)
 UNPINNED = record(id=TEXT, deleted=FLAG)
 INPUT_TOKENS = record(object=constant("response.input_tokens"), input_tokens=COUNT)
 MODEL = record(id=TEXT, object=constant("model"), created=COUNT, owned_by=TEXT, max_model_len=nullable(COUNT))

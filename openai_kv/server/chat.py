@@ -64,7 +64,8 @@ async def carry_out(call: Call, body: Mapping[str, Any], plan: Plan, reply: Chat
         turn=count_turns(body["messages"]),
         places=plan.marked.places,
     )
-    with Generation(call, body, choices_of(request, body.get("n", 1)), lambda: reply.reasoning_tokens) as generation:
+    requests = choices_of(request, body.get("n", 1))
+    with Generation(call, body, requests, lambda: reply.reasoning_tokens, reply.finish_reasons) as generation:
         await (stream if body.get("stream") else collect)(generation, reply)
 
 

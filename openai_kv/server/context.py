@@ -123,6 +123,13 @@ class ServerContext:
     def serves(self, model: str) -> bool:
         return any(name == model or (is_pattern(name) and matches(model, name)) for name in self.model_names)
 
+    def served_as(self, model: str | None) -> str:
+        """The configured name or pattern by which `model` is served: of these there are only so many."""
+        if model is None or model in self.model_names:
+            return model or self.model_names[0]
+        patterns = (name for name in self.model_names if is_pattern(name) and matches(model, name))
+        return next(patterns, self.model_names[0])
+
     def upstream_for(self, model: object) -> Upstream | None:
         """Who answers for `model` on the routes that are forwarded, if we don't: an exact name of ours comes first."""
         is_remote = isinstance(model, str) and model not in self.listed_models()

@@ -35,7 +35,7 @@ def forwardable(local: Handler, framing: Framing = CHUNKS) -> Handler:
 async def forward(call: Call, upstream: Upstream, framing: Framing) -> None:
     """Raises UpstreamError: an HTTP error, or the last event of a stream that has begun."""
     call.check_headers()
-    call.exchange.upstream = upstream.pattern
+    call.exchange.upstream, call.exchange.upstream_server = upstream.pattern, upstream.server
     body, name = call.body, upstream.settings.model
     if name:
         body = await in_thread_if_large(body, lambda whole: with_model(whole, name))
@@ -62,9 +62,9 @@ def failures() -> Generator[None, None, None]:
     """Around everything that an upstream's silence or absence can break."""
     try:
         yield
-    except httpx.ConnectTimeout:
-        raise UpstreamError("The upstream of this model can't be reached.") from None
-    except httpx.TimeoutException:
-        raise UpstreamError("The upstream of this model was silent for too long.", code="upstream_timeout") from None
-    except httpx.TransportError:
-        raise UpstreamError("The upstream of this model can't be reached, or broke off.") from None
+    except httpx.ConnectTimeout as error:
+        raise UpstreamError("The upstream of this model can't be reached.") from error
+    except httpx.TimeoutException as error:
+        raise UpstreamError("The upstream of this model was silent for too long.", code="upstream_timeout") from error
+    except httpx.TransportError as error:
+        raise UpstreamError("The upstream of this model can't be reached, or broke off.") from error

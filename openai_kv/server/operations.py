@@ -12,6 +12,7 @@ from openai_kv.server.protocol import (
     chat_body,
     completion_body,
     detokenize_body,
+    embedding_body,
     generate_body,
     pin_body,
     tokenize_body,
@@ -55,6 +56,9 @@ OPERATIONS: Mapping[str, Operation] = {
         "A stored response", answer=answers.RESPONSE, errors=(400, 404), query=RESPONSE_QUERY
     ),
     "DELETE /v1/responses/{id}": Operation("Forget a response", answer=answers.FORGOTTEN, errors=(404,)),
+    "POST /v1/embeddings": Operation(
+        "A vector for each text", embedding_body, answers.EMBEDDINGS, errors=(404, 429, 502)
+    ),
     "POST /generate": Operation(
         "Generate, and tell what the cache did", generate_body, answers.GENERATION, errors=(404, 429), streams=True
     ),

@@ -143,7 +143,7 @@ def _(check: LogitBias) -> Schema:
 
 @schema_of.register
 def _(check: Prompts) -> Schema:
-    one: list[Check] = [String(), TokenIds(check.vocab_size)]
+    one: list[Check] = [String(empty=check.empty), TokenIds(check.vocab_size)]
     several: list[Check] = [Array(entry, check.maximum, empty=False) for entry in one]
     return {"anyOf": [schema_of(form) for form in one + several]}
 

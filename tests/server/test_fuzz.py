@@ -16,7 +16,7 @@ from openai_kv.server.openapi import describe
 from openai_kv.server.protocol import Limits
 from tests.server.serving import CHAT, site
 
-PATHS = describe(endpoints(Access.KEY), Limits(ServerSettings(), 256, 512), has_keys=False)["paths"]
+PATHS = describe(endpoints(Access.KEY), Limits(ServerSettings(), 256, 512, 8), has_keys=False)["paths"]
 PROMPT = {"model": "fake", "prompt": "a b", "max_tokens": 3}
 RESPONSE = {"model": "fake", "input": "a b", "max_output_tokens": 3}
 BODIES: Mapping[str, Mapping[str, Any]] = {
@@ -25,6 +25,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "/v1/completions": PROMPT,
     "/v1/responses": RESPONSE,
     "/v1/responses/input_tokens": RESPONSE,
+    "/v1/embeddings": {"model": "fake", "input": "a b"},
     "/generate": PROMPT,
     "/tokenize": {"prompt": "a b"},
     "/cache/pin": {"prompt": "a b"},
