@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from sortedcontainers import SortedKeyList
 
@@ -12,16 +11,7 @@ from openai_kv.cache.manager import NOTHING, KVCacheManager
 from openai_kv.herd import Herd
 from openai_kv.outputs import BlockCopy, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import FinishReason, Pooling, Request, RequestStatus
-
-
-class OutputText(Protocol):
-    """Follows the text of each request; the engine's Detokenizer."""
-
-    def append(self, request: Request, token_id: int) -> str | None:
-        """Take one more output token; the stop string its text completed, if any."""
-
-    def append_end(self, request: Request, token_id: int, *, visible: bool) -> None:
-        """Take the last output token, which ends the text by itself."""
+from openai_kv.stopping import OutputText, StopCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +58,7 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._herd = Herd(self.running, manager.block_size)
         self._reserved_slots: dict[str, int] = {}
-        self._text = text
+        self._stop_check = StopCheck(text, limits.eos_token_ids, limits.max_model_len)
         self._clock = clock
         self._on_started = on_started
         self._step = 0
@@ -255,28 +245,9 @@ class Scheduler:
             self._finish(request, FinishReason.LENGTH if request.params.pooling is None else FinishReason.STOP)
 
     def _stop(self, request: Request, token_id: int) -> None:
-        reason = self._finish_reason(request, token_id)
+        reason = self._stop_check.take(request, token_id)
         if reason is not None:
             self._finish(request, reason)
-
-    def _finish_reason(self, request: Request, token_id: int) -> FinishReason | None:
-        params, constraint = request.params, request.constraint
-        if constraint is not None and constraint.failed:
-            return FinishReason.ERROR
-        if token_id in self.limits.eos_token_ids and not params.ignore_eos:
-            self._text.append_end(request, token_id, visible=False)
-            return FinishReason.STOP
-        if token_id in params.stop_token_ids:
-            request.stop_reason = token_id
-            self._text.append_end(request, token_id, visible=params.include_stop_str_in_output)
-            return FinishReason.STOP
-        request.stop_reason = self._text.append(request, token_id)
-        if request.stop_reason is not None:
-            return FinishReason.STOP
-        if constraint is not None and constraint.finished:
-            return FinishReason.STOP
-        full = len(request.token_ids) >= self.limits.max_model_len
-        return FinishReason.LENGTH if full or request.num_output_tokens >= params.max_tokens else None
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
         running = request.status is RequestStatus.RUNNING
