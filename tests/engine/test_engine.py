@@ -242,10 +242,8 @@ def test_a_nearly_full_pool_does_not_admit_what_it_would_have_to_preempt() -> No
 
 
 def test_stop_reasons() -> None:
-    run, _ = make()
-    tokens = expected(PROMPT, 8)
+    run, _ = make(eos_token_ids=frozenset({expected(PROMPT, 8)[2]}))
     eos = make_request(PROMPT, 8)
-    run.engine.scheduler.limits = run.engine.scheduler.limits.__class__(8, 64, 128, frozenset({tokens[2]}))
     run.generate(eos)
     assert (run.finish_reason(eos), run.last(eos).num_output_tokens) == (FinishReason.STOP, 3)
     ignoring = make_request(PROMPT, 8, ignore_eos=True)
