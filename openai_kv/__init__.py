@@ -13,17 +13,16 @@ from openai_kv.errors import RecordsLostError
 from openai_kv.grammar.lark import Lark, json_of
 from openai_kv.hookspecs import hookimpl
 from openai_kv.metrics import (
-    METRICS_CONTRACT_VERSION,
     CacheStats,
     EvictionStats,
     GenerationStats,
     HttpStats,
     LookupStats,
-    MetricsExporter,
     RequestStats,
     ServerInfo,
     StepStats,
 )
+from openai_kv.metrics_exporter import METRICS_CONTRACT_VERSION, MetricsExporter
 from openai_kv.parsing.output import Output, Reading
 from openai_kv.parsing.reading import read_call, read_object, until, visible
 from openai_kv.parsing.tool_parser import CallSyntax, Tool, ToolParser

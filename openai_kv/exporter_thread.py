@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from openai_kv.errors import ExporterUnavailableError
-from openai_kv.metrics import MetricsExporter
+from openai_kv.metrics_exporter import MetricsExporter
 
 
 @dataclass(frozen=True, slots=True)

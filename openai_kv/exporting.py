@@ -9,15 +9,8 @@ from typing import Any
 
 from openai_kv.errors import RecordsLostError
 from openai_kv.exporter_thread import ExporterThread
-from openai_kv.metrics import (
-    EvictionStats,
-    HttpStats,
-    LookupStats,
-    MetricsExporter,
-    RequestStats,
-    ServerInfo,
-    StepStats,
-)
+from openai_kv.metrics import EvictionStats, HttpStats, LookupStats, RequestStats, ServerInfo, StepStats
+from openai_kv.metrics_exporter import MetricsExporter
 
 logger = logging.getLogger(__name__)
 CAPACITY = 16384  # a prompt of 128k tokens may evict 8192 blocks at once; full of steps it holds some 20 MB

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pluggy
 
 from openai_kv.cache.policy import EvictionPolicy
-from openai_kv.metrics import MetricsExporter
+from openai_kv.metrics_exporter import MetricsExporter
 from openai_kv.parsing.tool_parser import ToolParser
 
 PROJECT = "openai_kv"

@@ -10,7 +10,8 @@ import pytest
 
 from openai_kv.errors import ExporterUnavailableError, RecordsLostError
 from openai_kv.exporting import ExporterGroup
-from openai_kv.metrics import HttpStats, MetricsExporter
+from openai_kv.metrics import HttpStats
+from openai_kv.metrics_exporter import MetricsExporter
 from tests.harness import Run, Shape, build_engine, exported, fake_runner, make_request
 
 STATS = HttpStats("GET", "/health", 200, 0.1)

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from openai_kv.errors import ConfigError, RecordsLostError
 from openai_kv.hookspecs import hookimpl
-from openai_kv.metrics import HttpStats, MetricsExporter, ServerInfo
+from openai_kv.metrics import HttpStats, ServerInfo
+from openai_kv.metrics_exporter import MetricsExporter
 
 if TYPE_CHECKING:
     from openai_kv.otel.telemetry import Telemetry

@@ -13,11 +13,11 @@ from openai_kv.metrics import (
     EvictionStats,
     HttpStats,
     LookupStats,
-    MetricsExporter,
     RequestStats,
     ServerInfo,
     StepStats,
 )
+from openai_kv.metrics_exporter import MetricsExporter
 
 Buckets = tuple[float, ...]
 Family = GaugeMetricFamily | CounterMetricFamily

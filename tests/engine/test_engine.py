@@ -7,7 +7,8 @@ import pytest
 
 from openai_kv.cache.hit import CacheHit
 from openai_kv.exporting import ExporterGroup
-from openai_kv.metrics import MetricsExporter, RequestStats, StepStats
+from openai_kv.metrics import RequestStats, StepStats
+from openai_kv.metrics_exporter import MetricsExporter
 from openai_kv.request import FinishReason, Request, RequestInfo
 from tests.fakes import FakeModelRunner, expected_output
 from tests.harness import Run, Shape, build_engine, exported, fake_runner, make_request

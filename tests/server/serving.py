@@ -20,7 +20,8 @@ from openai_kv.engine.admission import QueueLimits
 from openai_kv.engine.async_engine import AsyncEngine
 from openai_kv.engine.engine import Engine
 from openai_kv.exporting import ExporterGroup
-from openai_kv.metrics import HttpStats, MetricsExporter, RequestStats, ServerInfo
+from openai_kv.metrics import HttpStats, RequestStats, ServerInfo
+from openai_kv.metrics_exporter import MetricsExporter
 from openai_kv.outputs import ModelRunnerOutput, SchedulerOutput
 from openai_kv.parsing.tool_parser import ToolParser
 from openai_kv.request import Request

@@ -9,7 +9,8 @@ import pytest
 
 from openai_kv.default_plugins.prometheus import PrometheusExporter
 from openai_kv.exporting import ExporterGroup
-from openai_kv.metrics import HttpStats, MetricsExporter, StepStats
+from openai_kv.metrics import HttpStats, StepStats
+from openai_kv.metrics_exporter import MetricsExporter
 from openai_kv.plugins import load_plugins
 from openai_kv.server import health
 from openai_kv.server.run import Signals, close_exporters
