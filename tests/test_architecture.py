@@ -15,9 +15,10 @@ ARROWS: dict[str, set[str]] = {
     "cache": set(),
     "metrics_exporter": set(),
     "hookspecs": {"cache", "metrics_exporter", "parsing"},
-    "default_plugins": {"cache", "hookspecs", "metrics_exporter", "otel", "parsing"},
+    "default_plugins": {"cache", "hookspecs", "metrics_exporter", "otel", "parsing", "prometheus"},
     "testing": {"cache"},
     "otel": set(),
+    "prometheus": set(),
     "exporter_thread": {"metrics_exporter"},
     "exporting": {"exporter_thread", "metrics_exporter"},
     "recording": set(),
@@ -53,6 +54,7 @@ ONLY_IN = {
     "multiprocessing": {"engine", "simulate"},
     "pluggy": {"hookspecs", "plugins"},
     "opentelemetry": {"otel"},
+    "prometheus_client": {"prometheus", "default_plugins"},
     "llguidance": {"grammar"},
 }
 

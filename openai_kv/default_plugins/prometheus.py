@@ -1,169 +1,21 @@
 """Prometheus metrics under vLLM's names, so that its dashboards work, and our own beside them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import Counter, Gauge, Histogram, generate_latest
 
 from openai_kv.hookspecs import hookimpl
-from openai_kv.metrics import (
-    CacheStats,
-    EvictionStats,
-    HttpStats,
-    LookupStats,
-    RequestStats,
-    ServerInfo,
-    StepStats,
-)
+from openai_kv.metrics import EvictionStats, HttpStats, LookupStats, RequestStats, ServerInfo, StepStats
 from openai_kv.metrics_exporter import MetricsExporter
+from openai_kv.prometheus.buckets import DECISION_BUCKETS, LATENCY_BUCKETS, REUSE_BUCKETS, Buckets, histogram_buckets
+from openai_kv.prometheus.registry import LabelledRegistry, describe
+from openai_kv.prometheus.step_collector import StepCollector
 
-Buckets = tuple[float, ...]
-Family = GaugeMetricFamily | CounterMetricFamily
 CLOSED_SETS = {
     "vllm:request_success_total": ("stop", "length", "abort", "error"),
     "vllm:admission_rejections_total": ("max_num_queued_reqs", "max_num_queued_tokens"),
     "openai_kv_aborts_total": ("disconnect", "slow_reader", "deadline", "shutdown"),
 }
-
-
-def bounds(text: str) -> Buckets:
-    return tuple(map(float, text.split()))
-
-
-FIRST_TOKEN_BUCKETS = bounds(".001 .005 .01 .02 .04 .06 .08 .1 .25 .5 .75 1 2.5 5 7.5 10 20 40 80 160 640 2560")
-TOKEN_BUCKETS = bounds(".01 .025 .05 .075 .1 .15 .2 .3 .4 .5 .75 1 2.5 5 7.5 10 20 40 80")
-LATENCY_BUCKETS = bounds(".3 .5 .8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680")
-REUSE_BUCKETS = bounds(".001 .002 .005 .01 .02 .05 .1 .2 .5 1 2 5 10 20 30 60 120 300 600 1200 1800 3600 21600 86400")
-ITERATION_BUCKETS = bounds("1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384")
-DECISION_BUCKETS = bounds("1e-6 1e-5 1e-4 .001 .005 .01 .05 .1 .5 1")
-READ_BUCKETS = tuple(float(4**exponent) for exponent in range(5, 19))
-
-
-def one_two_five(limit: int) -> Buckets:
-    """1, 2, 5, 10, 20, ... up to `limit`, as vLLM's token histograms have them."""
-    series = (digit * 10.0**power for power in range(len(str(limit))) for digit in (1, 2, 5))
-    return tuple(value for value in series if value <= limit)
-
-
-def histogram_buckets(max_model_len: int) -> Mapping[str, Buckets]:
-    tokens = one_two_five(max_model_len)
-    return {
-        "vllm:time_to_first_token_seconds": FIRST_TOKEN_BUCKETS,
-        "vllm:inter_token_latency_seconds": TOKEN_BUCKETS,
-        "vllm:request_time_per_output_token_seconds": TOKEN_BUCKETS,
-        "vllm:e2e_request_latency_seconds": LATENCY_BUCKETS,
-        "vllm:request_queue_time_seconds": LATENCY_BUCKETS,
-        "vllm:request_inference_time_seconds": LATENCY_BUCKETS,
-        "vllm:request_prefill_time_seconds": LATENCY_BUCKETS,
-        "vllm:request_decode_time_seconds": LATENCY_BUCKETS,
-        "vllm:request_prompt_tokens": tokens,
-        "vllm:request_generation_tokens": tokens,
-        "vllm:request_max_num_generation_tokens": tokens,
-        "vllm:request_params_max_tokens": tokens,
-        "vllm:request_prefill_kv_computed_tokens": tokens,
-        "vllm:iteration_tokens_total": ITERATION_BUCKETS,
-        "vllm:request_params_n": (1, 2, 5, 10, 20),
-        "vllm:request_num_preemptions": (1, 2, 3, 4, 5, 10, 20),
-        "openai_kv_attention_read_bytes": READ_BUCKETS,
-    }
-
-
-def describe(name: str) -> str:
-    return name.removeprefix("vllm:").removeprefix("openai_kv_").replace("_", " ")
-
-
-class LabelledRegistry(CollectorRegistry):
-    """Adds the labels that all `vllm:` series share when they are read, and leaves out `*_created` series."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.labels: Mapping[str, str] = {}
-
-    def collect(self) -> Iterator[Metric]:
-        for metric in super().collect():
-            shared = self.labels if metric.name.startswith("vllm:") else {}
-            # The one series that vLLM keeps per server, not per engine.
-            if metric.name == "vllm:admission_rejections":
-                shared = {name: value for name, value in shared.items() if name != "engine"}
-            metric.samples = [
-                sample._replace(labels={**shared, **sample.labels})
-                for sample in metric.samples
-                if not sample.name.endswith("_created")
-            ]
-            yield metric
-
-
-class StepCollector(Collector):
-    """Series read off the steps' own numbers when somebody looks: a step pays for a few additions."""
-
-    def __init__(self) -> None:
-        self.dropped: dict[str, int] = {}
-        self._latest: StepStats | None = None
-        self._generated = self._preemptions = 0
-
-    def update(self, stats: StepStats) -> None:
-        self._latest = stats
-        self._generated += stats.generated_tokens
-        self._preemptions += stats.preemptions
-
-    def collect(self) -> Iterator[Metric]:
-        yield counter("vllm:generation_tokens", self._generated)
-        yield counter("vllm:num_preemptions", self._preemptions)
-        yield counter("openai_kv_exporter_dropped", self.dropped, "plugin")
-        if self._latest is not None:
-            yield from collect_queue(self._latest)
-            yield from collect_cache(self._latest.cache)
-            yield from collect_prompt(self._latest.cache)
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
-
-
-def gauge(name: str, values: float | Mapping[str, float], label: str = "") -> Metric:
-    return fill(GaugeMetricFamily(name, describe(name), labels=label.split()), values, "tier" in label)
-
-
-def counter(name: str, values: float | Mapping[str, float], label: str = "") -> Metric:
-    return fill(CounterMetricFamily(name, describe(name), labels=label.split()), values, "tier" in label)
-
-
-def fill(family: Family, values: float | Mapping[str, float], tiered: bool) -> Family:
-    """One sample, or one a label value; there is one tier."""
-    items = values.items() if isinstance(values, Mapping) else [("", values)]
-    for label, value in items:
-        family.add_metric([part for part in (label, "device" if tiered else "") if part], value)
-    return family
-
-
-def collect_queue(stats: StepStats) -> Iterator[Metric]:
-    yield gauge("vllm:num_requests_running", stats.running)
-    yield gauge("vllm:num_requests_waiting", stats.waiting)
-    reasons = {"capacity": stats.waiting - stats.deferred, "deferred": stats.deferred}
-    yield gauge("vllm:num_requests_waiting_by_reason", reasons, "reason")
-
-
-def collect_cache(cache: CacheStats) -> Iterator[Metric]:
-    yield gauge("vllm:kv_cache_usage_perc", cache.referenced / cache.total)
-    yield counter("vllm:prefix_cache_queries", cache.prompt_tokens)
-    yield counter("vllm:prefix_cache_hits", sum(cache.hit_tokens.values()))
-    yield counter("openai_kv_prefix_lookups", {**cache.hits, "miss": cache.miss_count}, "kind")
-    yield counter("openai_kv_tokens_saved", cache.hit_tokens, "kind")
-    yield counter("openai_kv_evictions", cache.evictions_by_policy, "policy tier")
-    yield counter("openai_kv_expired_blocks", cache.expired_blocks)
-    states = {"free": cache.free, "cached": cache.cached, "referenced": cache.referenced}
-    yield gauge("openai_kv_blocks", {**states, "soft_pinned": cache.soft_pinned, "pinned": cache.pinned}, "state tier")
-
-
-def collect_prompt(cache: CacheStats) -> Iterator[Metric]:
-    """Of each prompt once, at its admission: what a preemption makes run again is not counted again."""
-    cached = sum(cache.hit_tokens.values())
-    yield counter("vllm:prompt_tokens", cache.prompt_tokens)
-    yield counter("vllm:prompt_tokens_cached", cached)
-    sources = {"local_compute": cache.prompt_tokens - cached, "local_cache_hit": cached, "external_kv_transfer": 0}
-    yield counter("vllm:prompt_tokens_by_source", sources, "source")
-    yield counter("vllm:prompt_tokens_cached_by_source", {"device": cached, "host": 0, "disk": 0}, "source")
 
 
 class PrometheusExporter(MetricsExporter):

@@ -6,8 +6,9 @@ from math import inf
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from openai_kv.default_plugins.prometheus import PrometheusExporter, one_two_five
+from openai_kv.default_plugins.prometheus import PrometheusExporter
 from openai_kv.metrics import CacheStats, EvictionStats, HttpStats, LookupStats, RequestStats, ServerInfo, StepStats
+from openai_kv.prometheus.buckets import one_two_five
 from openai_kv.request import RequestInfo
 
 CACHE = CacheStats(

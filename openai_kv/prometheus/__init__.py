@@ -1,0 +1,1 @@
+"""What the prometheus exporter shows, and how."""
