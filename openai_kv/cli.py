@@ -10,7 +10,8 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from openai_kv import __version__
 from openai_kv.bench.arguments import add_arguments as add_bench_arguments
-from openai_kv.config import Settings, did_you_mean, load_settings
+from openai_kv.complaints import did_you_mean
+from openai_kv.config import Settings, load_settings
 from openai_kv.config_sources import Option, iter_options
 from openai_kv.errors import ConfigError, PluginError, StartupError
 from openai_kv.planning.arguments import add_arguments as add_plan_arguments

@@ -1,25 +1,14 @@
 """Settings: one frozen tree, one section per layer; flag > environment > aliases > TOML file > default."""
 
-import difflib
 import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from openai_kv.complaints import did_you_mean, first_error
 from openai_kv.config_sources import (
     ENV_PREFIX,
     POLICY_ALIASES,
@@ -33,67 +22,8 @@ from openai_kv.config_sources import (
     setting_name,
 )
 from openai_kv.config_upstreams import UpstreamSettings
+from openai_kv.config_values import Dtype, Duration, Folder, Memory, ModelPattern, Names, Origins, Size
 from openai_kv.errors import ConfigError
-
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-
-
-def parse_size(value: object) -> object:
-    """Bytes of a text like `1GiB`, `500 MB` or `4096`; anything but text passes unchanged."""
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
-    if match is None or match[2].upper() not in UNITS:
-        raise ValueError("should be a size like 1GiB or 500MB")
-    return int(float(match[1]) * UNITS[match[2].upper()])
-
-
-def parse_memory(value: object) -> object:
-    """`auto`, a fraction of the free memory (a number up to 1, as float) or a size (bytes, as int)."""
-    if value == "auto":
-        return value
-    if re.fullmatch(r"0?\.\d+|1\.0*", str(value)):
-        return float(str(value))
-    size = parse_size(str(value))
-    if not size:
-        raise ValueError("should be more than nothing")
-    return size
-
-
-def parse_duration(value: object) -> object:
-    """Seconds of a text like `90s`, `30m` or `12h`; anything but text passes unchanged."""
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"([1-9][0-9]{0,8})([smh])", value)
-    if match is None:
-        raise ValueError("should be a duration like 90s, 30m or 12h")
-    return int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def split_names(value: object) -> object:
-    """`"a,b"` or `["a,b", "c"]` as a tuple of names."""
-    items = [value] if isinstance(value, str) else value
-    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
-        return value
-    return tuple(name.strip() for item in items for name in item.split(",") if name.strip())
-
-
-def check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
-    """As browsers send them: scheme and host, lower case, no path."""
-    for origin in origins:
-        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@*\sA-Z]+", origin):
-            raise ValueError(f"{origin!r} should be an origin like https://chat.example.com, or *")
-    return origins
-
-
-Size = Annotated[int, BeforeValidator(parse_size)]
-Duration = Annotated[int, BeforeValidator(parse_duration)]
-Memory = Annotated[int | float | Literal["auto"], BeforeValidator(parse_memory)]
-Names = Annotated[tuple[str, ...], BeforeValidator(split_names)]
-Origins = Annotated[Names, AfterValidator(check_origins)]
-ModelPattern = Annotated[str, Field(min_length=1)]
-Folder = Annotated[Path, AfterValidator(Path.expanduser)]
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 class Section(BaseModel):
@@ -299,13 +229,3 @@ def explain(error: ValidationError) -> str:
         return f"{name} is missing"
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return f"{name} = {first['input']!r}: {message}"
-
-
-def first_error(error: ValidationError) -> ErrorDetails:
-    """A name that isn't known comes first: a missing one may be the same, misspelt."""
-    return min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.75)
-    return f"; did you mean {close[0]}?" if close else ""

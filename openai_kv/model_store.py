@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from openai_kv.config import did_you_mean
+from openai_kv.complaints import did_you_mean
 from openai_kv.errors import ModelLoadError
 
 Progress = Callable[[str], None]

@@ -19,7 +19,7 @@ from pydantic_core import to_jsonable_python
 
 from openai_kv import __version__, default_plugins, hookspecs
 from openai_kv.cache.policy import EvictionPolicy
-from openai_kv.config import did_you_mean, first_error
+from openai_kv.complaints import did_you_mean, first_error
 from openai_kv.errors import ConfigError, PluginError, StartupError
 from openai_kv.metrics_exporter import MetricsExporter
 from openai_kv.parsing.tool_parser import ToolParser

@@ -18,7 +18,7 @@ from openai_kv.bench.report import make_table, write_json
 from openai_kv.bench.result import Result
 from openai_kv.bench.workloads import WORKLOADS, Phase, Scale
 from openai_kv.bench.writer import Writer
-from openai_kv.config import did_you_mean
+from openai_kv.complaints import did_you_mean
 from openai_kv.errors import ConfigError
 from openai_kv.simulate.plot import check_plot
 

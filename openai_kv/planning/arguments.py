@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from openai_kv.config import parse_size
+from openai_kv.config_values import parse_size
 from openai_kv.simulate.arguments import positive
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from openai_kv.config import parse_duration
+from openai_kv.config_values import parse_duration
 from openai_kv.errors import ParameterError
 from openai_kv.server.violations import (
     check_filled,
