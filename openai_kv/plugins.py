@@ -1,28 +1,20 @@
 """All the pluggy there is: find plugins, let them register classes, build the ones the settings name."""
 
-import importlib
-import importlib.util
-import inspect
-import pkgutil
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from importlib.metadata import entry_points
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pluggy
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from pydantic_core import to_jsonable_python
+from pydantic import BaseModel
 
-from openai_kv import __version__, default_plugins, hookspecs
+from openai_kv import hookspecs
 from openai_kv.cache.policy import EvictionPolicy
-from openai_kv.complaints import did_you_mean, first_error
+from openai_kv.complaints import did_you_mean
 from openai_kv.errors import ConfigError, PluginError, StartupError
 from openai_kv.metrics_exporter import MetricsExporter
 from openai_kv.parsing.tool_parser import ToolParser
+from openai_kv.plugin_options import checked, options_model, shown
+from openai_kv.plugin_origins import PluginOrigin, all_origins
 
 PluginClass = type[EvictionPolicy] | type[MetricsExporter] | type[ToolParser]
 HOOKS: Mapping[str, PluginClass] = {
@@ -30,17 +22,6 @@ HOOKS: Mapping[str, PluginClass] = {
     "register_metrics_exporters": MetricsExporter,
     "register_tool_parsers": ToolParser,
 }
-SECRETS = ("key", "token", "secret", "password")
-
-
-@dataclass(frozen=True, slots=True)
-class PluginOrigin:
-    """Where a plugin module comes from; `source` is builtin, entry_point or file."""
-
-    name: str
-    version: str
-    source: str
-    load: Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +115,7 @@ def load_plugins(plugins_dir: str = "") -> PluginRegistry:
     """
     plugins: dict[str, Plugin] = {}
     problems: list[PluginProblem] = []
-    for origin in (*builtin_origins(), *entry_point_origins(), *file_origins(plugins_dir)):
+    for origin in all_origins(plugins_dir):
         try:
             found = list(register(origin))
         except PluginError:
@@ -148,35 +129,6 @@ def load_plugins(plugins_dir: str = "") -> PluginRegistry:
             if plugins.setdefault(plugin.name, plugin) is not plugin:
                 problems.append(PluginProblem(origin, f"the name {plugin.name!r} is taken"))
     return PluginRegistry(tuple(plugins.values()), tuple(problems))
-
-
-def builtin_origins() -> Iterator[PluginOrigin]:
-    for module in pkgutil.iter_modules(default_plugins.__path__, f"{default_plugins.__name__}."):
-        load = partial(importlib.import_module, module.name)
-        yield PluginOrigin(module.name.rpartition(".")[2], __version__, "builtin", load)
-
-
-def entry_point_origins() -> Iterator[PluginOrigin]:
-    for entry in entry_points(group=hookspecs.PROJECT):
-        yield PluginOrigin(entry.name, entry.dist.version if entry.dist else "", "entry_point", entry.load)
-
-
-def file_origins(plugins_dir: str) -> Iterator[PluginOrigin]:
-    folder = Path(plugins_dir).expanduser()
-    if plugins_dir and not folder.is_dir():
-        raise ConfigError(f"cache.plugins_dir = {plugins_dir!r}: no such folder")
-    for path in sorted(folder.glob("*.py")) if plugins_dir else ():
-        yield PluginOrigin(path.stem, "", "file", partial(load_file, path))
-
-
-def load_file(path: Path) -> ModuleType:
-    """Import one file under a name of its own; dataclasses in it need the entry in sys.modules."""
-    spec = importlib.util.spec_from_file_location(f"openai_kv_plugin_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def register(origin: PluginOrigin) -> Iterator[Plugin]:
@@ -201,27 +153,9 @@ def make_plugin(origin: PluginOrigin, hook: str, cls: PluginClass, base: PluginC
     return Plugin(cls.name, origin, hook, cls, options_model(cls))
 
 
-def options_model(cls: type) -> type[BaseModel]:
-    """The constructor's parameters as a model: it checks options, converts text and knows the defaults."""
-    parameters = inspect.signature(cls, eval_str=True).parameters.values()
-    fields: dict[str, Any] = {
-        parameter.name: (
-            Any if parameter.annotation is parameter.empty else parameter.annotation,
-            ... if parameter.default is parameter.empty else parameter.default,
-        )
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    }
-    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
-    return create_model(cls.__name__, __config__=config, **fields)
-
-
 def create(plugin: Plugin, options: Mapping[str, Any]) -> EvictionPolicy | MetricsExporter | ToolParser:
     try:
-        checked = plugin.options(**options)
-        return plugin.cls(**{name: getattr(checked, name) for name in plugin.options.model_fields})
-    except ValidationError as error:
-        raise ConfigError(explain(plugin, error)) from None
+        return plugin.cls(**checked(plugin.name, plugin.options, options))
     except StartupError:
         raise
     except ValueError as error:
@@ -230,23 +164,6 @@ def create(plugin: Plugin, options: Mapping[str, Any]) -> EvictionPolicy | Metri
         raise PluginError(f"plugin {plugin.name!r} is broken: {type(error).__name__}: {error}") from error
 
 
-def explain(plugin: Plugin, error: ValidationError) -> str:
-    """The first complaint, and what the plugin takes."""
-    first = first_error(error)
-    name = ".".join(map(str, first["loc"]))
-    accepted = list(plugin.options.model_fields)
-    problem = first["msg"].removeprefix("Input ")
-    if first["type"] == "extra_forbidden":
-        problem = f"unknown option{did_you_mean(name, accepted)}"
-    return f"plugins.{plugin.name}.{name}: {problem}; it takes {', '.join(accepted) or 'no options'}"
-
-
 def describe(plugin: Plugin, active: bool, options: Mapping[str, Any]) -> PluginReport:
-    fields = plugin.options.model_fields
-    values = {name: "(required)" if field.is_required() else field.default for name, field in fields.items()}
-    shown = {name: mask(name, value) for name, value in {**values, **options}.items()}
-    return PluginReport(plugin.name, plugin.origin.version, plugin.origin.source, (plugin.hook,), active, shown)
-
-
-def mask(name: str, value: object) -> object:
-    return "***" if any(word in name.lower() for word in SECRETS) else to_jsonable_python(value, fallback=str)
+    origin, shown_options = plugin.origin, shown(plugin.options, options)
+    return PluginReport(plugin.name, origin.version, origin.source, (plugin.hook,), active, shown_options)

@@ -15,7 +15,8 @@ from openai_kv.errors import ConfigError, PluginError
 from openai_kv.grammar.lark import Lark
 from openai_kv.parsing.grammars import OutputGrammar
 from openai_kv.parsing.tool_parser import Tool
-from openai_kv.plugins import HOOKS, PluginRegistry, load_plugins, mask
+from openai_kv.plugin_options import mask
+from openai_kv.plugins import HOOKS, PluginRegistry, load_plugins
 from openai_kv.request import RequestInfo
 from tests.grammar.grammars import COMPILER, accepts
 from tests.parsing.texts import read
