@@ -2,22 +2,22 @@
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
 from openai_kv.cache.hit import ResetResult
 from openai_kv.engine.admission import QueueLimits, WaitingRoom
 from openai_kv.engine.engine import Engine, EngineStats
+from openai_kv.engine.engine_request import EngineRequest
 from openai_kv.engine.engine_thread import EngineThread
 from openai_kv.engine.output_stream import OutputStream
+from openai_kv.engine.thread_calls import ThreadCalls
 from openai_kv.errors import InternalError, OverloadedError, UnavailableError
 from openai_kv.metrics import PinRecord
 from openai_kv.outputs import ModelInfo, RequestOutput
-from openai_kv.request import FinishReason, PinOrder, Request, RequestInfo, SamplingParams
+from openai_kv.request import FinishReason, PinOrder, Request
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -29,25 +29,6 @@ class EngineState(StrEnum):
     READY = "ready"
     DRAINING = "draining"
     DEAD = "dead"
-
-
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """One sequence to generate. The sequences of one HTTP request share `group` (default: a group of its own).
-
-    `choice` numbers the answers to one prompt, which the first of them computes; the lowest `priority` goes first.
-    """
-
-    info: RequestInfo
-    prompt_token_ids: tuple[int, ...]
-    params: SamplingParams
-    group: str = ""
-    choice: int = 0
-    priority: int = 0
-
-    @property
-    def num_queued_tokens(self) -> int:
-        return 0 if self.choice else len(self.prompt_token_ids)
 
 
 class AsyncEngine:
@@ -71,7 +52,7 @@ class AsyncEngine:
         self._thread = EngineThread(lambda: build(lambda request: self._room.leave(request.request_id)), self)
         self._clock = clock
         self._streams: dict[str, OutputStream] = {}
-        self._calls: set[asyncio.Future[object]] = set()
+        self._calls = ThreadCalls(self._thread.submit)
         self._engine: Engine | None = None
 
     @property
@@ -114,7 +95,8 @@ class AsyncEngine:
         self._idle.clear()
         timer = self._loop.call_later(self._limits.queue_timeout, self._expire, request_id)
         try:
-            self._submit(request)
+            sequence = request.begin(self._clock())
+            self._thread.submit(lambda engine: engine.add(sequence))
             while not stream.finished:
                 yield await stream.get()
         finally:
@@ -153,13 +135,7 @@ class AsyncEngine:
         """The value of `function`, run in the engine thread between two steps."""
         if self.state is EngineState.DEAD:
             raise _dead()
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._calls.add(future)  # type: ignore[arg-type]
-        self._thread.submit(lambda engine: self._answer(future, function, engine))
-        try:
-            return await future
-        finally:
-            self._calls.discard(future)
+        return await self._calls.make(function)
 
     def drain(self) -> None:
         """No new request from now on; what was accepted goes on."""
@@ -195,14 +171,6 @@ class AsyncEngine:
     def on_dead(self, error: BaseException) -> None:
         self._loop.call_soon_threadsafe(self._die, error)
 
-    def _answer(self, future: "asyncio.Future[T]", function: Callable[[Engine], T], engine: Engine) -> None:
-        try:
-            result = function(engine)
-        except Exception as error:
-            self._loop.call_soon_threadsafe(_settle, future, None, error)
-        else:
-            self._loop.call_soon_threadsafe(_settle, future, result, None)
-
     # -- on the event loop ---------------------------------------------------------------------------------------
 
     def _ready(self, engine: Engine) -> None:
@@ -235,18 +203,6 @@ class AsyncEngine:
             seats = self._engine.scheduler.limits.max_num_seqs
             self._room.served((output.total_seconds - output.queue_seconds) / seats)
 
-    def _submit(self, request: EngineRequest) -> None:
-        sequence = Request(
-            info=request.info,
-            prompt_token_ids=request.prompt_token_ids,
-            params=request.params,
-            arrival_time=self._clock(),
-            seed=_seed(request.params),
-            choice=request.choice,
-            priority=request.priority,
-        )
-        self._thread.submit(lambda engine: engine.add(sequence))
-
     def _check_accepting(self) -> None:
         if self.state is EngineState.DEAD:
             raise _dead()
@@ -272,28 +228,11 @@ class AsyncEngine:
         self.state, self.failure = EngineState.DEAD, error
         for stream in self._streams.values():
             stream.fail(_dead())
-        for future in list(self._calls):
-            _settle(future, None, _dead())
+        self._calls.fail(_dead())
         self._streams.clear()
         self._idle.set()
         self.settled.set()
 
 
-def _seed(params: SamplingParams) -> int:
-    """Where nothing is drawn there is none: asking the system for one lets another thread run first."""
-    if params.seed is not None:
-        return params.seed
-    return secrets.randbits(63) if params.max_tokens else 0
-
-
 def _dead() -> UnavailableError:
     return UnavailableError("The engine has stopped.", code="engine_dead", retry_after=60)
-
-
-def _settle(future: "asyncio.Future[T]", result: T | None, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from openai_kv.engine.async_engine import EngineRequest
+from openai_kv.engine.engine_request import EngineRequest
 from openai_kv.request import Grammar, TokenLogprobs
 from openai_kv.server.call import Call
 from openai_kv.server.generation import Generation, choices_of, engine_request, new_id

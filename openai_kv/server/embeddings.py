@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openai_kv.engine.async_engine import EngineRequest
+from openai_kv.engine.engine_request import EngineRequest
 from openai_kv.errors import InternalError
 from openai_kv.outputs import RequestOutput
 from openai_kv.request import Pooling, Retention, SamplingParams

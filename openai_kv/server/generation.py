@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from openai_kv.engine.async_engine import EngineRequest
+from openai_kv.engine.engine_request import EngineRequest
 from openai_kv.errors import InternalError, PermissionDeniedError
 from openai_kv.metrics import GenerationStats
 from openai_kv.outputs import RequestOutput

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from openai_kv.engine.async_engine import EngineRequest
+from openai_kv.engine.engine_request import EngineRequest
 from openai_kv.errors import NotFoundError
 from openai_kv.metrics import PinRecord
 from openai_kv.request import PinOrder, RequestInfo, Retention, SamplingParams

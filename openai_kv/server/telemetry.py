@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from openai_kv.engine.async_engine import EngineRequest
+from openai_kv.engine.engine_request import EngineRequest
 from openai_kv.metrics import GenerationStats
 from openai_kv.outputs import RequestOutput
 from openai_kv.server.usage import cached_tokens

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from openai_kv.engine.admission import QueueLimits
-from openai_kv.engine.async_engine import AsyncEngine, EngineRequest, EngineState
+from openai_kv.engine.async_engine import AsyncEngine, EngineState
 from openai_kv.engine.engine import Engine
+from openai_kv.engine.engine_request import EngineRequest
 from openai_kv.errors import InternalError, OverloadedError, UnavailableError
 from openai_kv.outputs import ModelRunnerOutput, RequestOutput, SchedulerOutput
 from openai_kv.request import FinishReason, Request, RequestInfo, SamplingParams
