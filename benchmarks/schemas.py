@@ -16,7 +16,7 @@ import jsonschema
 
 from openai_kv.grammar.schema import SchemaError, SchemaLimits, check_schema
 
-PROMPT = "Give me one short example of the data that the schema describes, as JSON: "
+PROMPT = "Reply with the shortest JSON value that this schema allows, and nothing else: "
 LIMITS = SchemaLimits(65536, 32)
 
 
@@ -45,6 +45,17 @@ def enforceable(suite: Path) -> Iterator[Mapping[str, Any]]:
             if text not in seen and is_enforceable(schema):
                 seen.add(text)
                 yield schema
+
+
+def is_definite(schema: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
+    """Whether it says what kind of value is wanted; where it doesn't, a small model writes any JSON, without end."""
+    if "$ref" in schema:
+        target = root.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/"))
+        return isinstance(target, dict) and is_definite(target, root)
+    branches = schema.get("anyOf", [])
+    if branches:
+        return all(isinstance(branch, dict) and is_definite(branch, root) for branch in branches)
+    return not {"type", "enum", "const"}.isdisjoint(schema)
 
 
 def is_enforceable(schema: Any) -> bool:
@@ -82,10 +93,13 @@ def main() -> None:
     parser.add_argument("suite", type=Path)
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--max-tokens", type=int, default=512)
+    parser.add_argument("--definite", action="store_true", help="only schemas that say what kind of value they want")
     parser.add_argument("--count", type=int, default=50, help="this many, evenly over the suite")
     parser.add_argument("--at-once", type=int, default=8)
     arguments = parser.parse_args()
     schemas = list(enforceable(arguments.suite))
+    if arguments.definite:
+        schemas = [schema for schema in schemas if is_definite(schema, schema)]
     schemas = [schemas[index * len(schemas) // arguments.count] for index in range(arguments.count)]
     answers = asyncio.run(ask_all(arguments.url, schemas, arguments.max_tokens, arguments.at_once))
     accepted = [answer for answer in answers if answer.status == 200]

@@ -103,6 +103,8 @@ class SchemaReader:
             known = can_match(value)
         if name == "multipleOf":
             known = self.can_count(value)
+        if name in ("enum", "const", "required", "properties"):
+            known = can_write(list(value) if name == "properties" else value)
         if not known:
             self.unenforced.append(path)
         return known
@@ -122,6 +124,11 @@ class SchemaReader:
         if name == "$ref" and value != "#" and not value.startswith("#/"):
             raise SchemaError("may refer to parts of this schema only", path)
         return int(value) if name in WHOLE_NUMBERS else value
+
+
+def can_write(value: Any) -> bool:
+    r"""Whether its texts need no \u: see `JSON_OPTIONS` of the grammars."""
+    return "\\u" not in json.dumps(value, ensure_ascii=False).replace("\\\\", "")
 
 
 def can_match(pattern: str) -> bool:

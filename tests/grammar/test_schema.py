@@ -47,6 +47,11 @@ def test_what_can_not_is_left_out_and_named_by_its_path() -> None:
     assert checked.schema == {"properties": {"a": {}, "b": {"items": {}}}, "anyOf": [{}]}
 
 
+def test_characters_that_only_a_code_can_write_are_not_enforced() -> None:
+    schema = {"enum": ["a\0"], "properties": {"b\x01": {}}, "const": "\n\\u0041"}
+    assert check(schema).unenforced == (".enum", ".properties")
+
+
 @pytest.mark.parametrize(
     ("schema", "path", "reason"),
     [
