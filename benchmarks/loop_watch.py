@@ -41,6 +41,7 @@ class LoopWatch:
         self._seen: list[dict[str, list[str]]] = []
         self._collecting = 0.0
         self._gc_started = 0.0
+        self._over = threading.Event()
 
     def start(self) -> None:
         """From a task of the loop that is to be watched."""
@@ -51,12 +52,17 @@ class LoopWatch:
         self._rest()
         threading.Thread(target=self._watch, name="loop-watch", daemon=True).start()
 
+    def stop(self) -> None:
+        self._over.set()
+        self._timer.cancel()
+        gc.callbacks.remove(self._on_gc)
+
     def write(self, **record: Any) -> None:
         print(json.dumps({"at": round(time.monotonic() - self._started, 2), **record}), file=self._log, flush=True)
 
     def _rest(self) -> None:
         self._usage, self._collecting, self._due = Usage.now(self._thread), 0.0, time.monotonic() + TICK
-        self._loop.call_later(TICK, self._beat)
+        self._timer = self._loop.call_later(TICK, self._beat)
 
     def _beat(self) -> None:
         late = time.monotonic() - self._due
@@ -77,8 +83,7 @@ class LoopWatch:
         self._seen.clear()
 
     def _watch(self) -> None:
-        waiting = threading.Event()
-        while not waiting.wait(TICK):
+        while not self._over.wait(TICK):
             if time.monotonic() - self._due > LIMIT / 2:
                 self._seen.append(stacks())
 

@@ -75,6 +75,20 @@ def test_white_space_between_tokens_is_bounded_and_none_around_them() -> None:
     assert not accepts(grammar, '{"age": 5} ')
 
 
+def test_a_number_has_at_most_a_hundred_digits_in_a_row() -> None:
+    grammar, many = of_schema({"type": ["number", "string", "array"]}), "7" * 100
+    for text in (many, f"-{many}.{many}e{many}", f"[{many},{many}]"):
+        assert accepts(grammar, text)
+    for text in (f"{many}7", f"0.{many}7", f"1e{many}7", f"[{many}7]"):
+        assert not accepts(grammar, text)
+    assert accepts(grammar, f'"{many}7"'), "in a text digits are letters"
+
+
+@pytest.mark.parametrize("schema", [{"enum": ["7" * 200]}, {"const": int("7" * 200)}, {"pattern": "^7{200}$"}], ids=str)
+def test_digits_that_a_schema_asks_for_are_written(schema: dict[str, Any]) -> None:
+    assert accepts(of_schema(schema), json.dumps(schema.get("const", "7" * 200)))
+
+
 def test_keys_come_in_the_order_of_properties() -> None:
     grammar = of_schema({"type": "object", "properties": {"b": {}, "a": {}}})
     assert accepts(grammar, '{"b":1,"a":2,"z":3}')
