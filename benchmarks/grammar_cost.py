@@ -43,9 +43,7 @@ class Meter:
 
     def show(self, steps: int) -> str:
         made, waited, followed = (seconds / steps * 1e3 for seconds in (self.made, self.waited, self.followed))
-        return (
-            f"a step: masks made in {made:.2f} ms of threads, waited for {waited:.2f}, followed in {followed:.2f}"
-        )
+        return f"a step: masks made in {made:.2f} ms of threads, waited for {waited:.2f}, followed in {followed:.2f}"
 
 
 @dataclass

@@ -52,6 +52,13 @@ def test_characters_that_only_a_code_can_write_are_not_enforced() -> None:
     assert check(schema).unenforced == (".enum", ".properties")
 
 
+@pytest.mark.parametrize("number", [-(2**63), -(2**63) + 1, 2**53 + 1, 10**30, 1e300])
+def test_numbers_that_doubles_do_not_hold_one_by_one_are_not_enforced(number: float) -> None:
+    names = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "const")
+    schema = {**dict.fromkeys(names, number), "enum": [{"a": [number]}], "items": {"multipleOf": abs(number)}}
+    assert check(schema).unenforced == (*(f".{name}" for name in names), ".enum", ".items.multipleOf")
+
+
 @pytest.mark.parametrize(
     ("schema", "path", "reason"),
     [

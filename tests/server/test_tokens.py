@@ -2,7 +2,8 @@ from typing import Any
 
 from tokenizers.processors import TemplateProcessing
 
-from tests.server.serving import MESSAGES, check_error, site
+from tests.harness import fake_runner
+from tests.server.serving import MESSAGES, SHAPE, check_error, site
 from tests.tiny_tokenizer import tiny_tokenizer
 
 
@@ -33,7 +34,7 @@ async def test_special_tokens_are_added_and_skipped_as_asked() -> None:
     tokenizer, bos = tiny_tokenizer(), "<|endoftext|>"
     bos_id = tokenizer.special_ids[bos]
     tokenizer.backend.post_processor = TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, bos_id)])
-    async with site(tokenizer=tokenizer) as server:
+    async with site(tokenizer=tokenizer, runner=fake_runner(SHAPE, vocab_size=300)) as server:
         for path in ("/tokenize", "/generate", "/v1/completions"):
             lengths = []
             for added in ({}, {"add_special_tokens": True}, {"add_special_tokens": False}):
