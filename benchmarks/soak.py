@@ -101,7 +101,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("options", nargs="*", help="of openai-kv serve, after --")
     arguments = parser.parse_args()
-    options = ["--write-timeout", str(WRITE_TIMEOUT), "--queue-timeout", "30", *arguments.options]
+    options = ["--write-timeout", str(WRITE_TIMEOUT), *arguments.options]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "stalls.jsonl"
         with watched_server(log, options) as (url, process):

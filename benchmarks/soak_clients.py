@@ -13,8 +13,9 @@ import httpx
 
 from benchmarks.soak_requests import Habit, Visit, visit
 
-RCVBUF = 2048  # bytes; the system takes twice as much, or its own minimum
+SMALL = (socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)  # bytes; the system takes twice as much, or its own minimum
 STALL_SECONDS = 20
+SILENCE_SECONDS = 60
 SLOW = (Habit.DAWDLES, Habit.STALLS)
 STATUSES = ("200", "400", "404", "408", "429")
 EXPECTED = ("done", "left", "cut slow", "event request_timeout", "event queue_timeout", *STATUSES)
@@ -38,20 +39,23 @@ class Tally:
 async def clients(url: str, seed: int, seconds: float, at_once: int, tally: Tally) -> None:
     """`at_once` of them, each with its next visit as soon as one is over."""
     numbers, over = itertools.count(), time.monotonic() + seconds
-    transport = httpx.AsyncHTTPTransport(
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=at_once),
-        socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, RCVBUF)],
-    )
-    async with httpx.AsyncClient(base_url=url, transport=transport, timeout=None) as client:
+    async with connect(url) as client, connect(url, SMALL) as slow:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
 
         async def stay() -> None:
             while time.monotonic() < over:
                 number = next(numbers)
                 one = visit(seed, number, model)
-                tally.add(number, one, await pay(client, one))
+                tally.add(number, one, await pay(slow if one.habit in SLOW else client, one))
 
         await asyncio.gather(*(stay() for _ in range(at_once)))
+
+
+def connect(url: str, *options: tuple[int, int, int]) -> httpx.AsyncClient:
+    """Its sockets have these options. Silence is an end: the system drops who does not read without telling them."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+    transport = httpx.AsyncHTTPTransport(limits=limits, socket_options=options)
+    return httpx.AsyncClient(base_url=url, transport=transport, timeout=httpx.Timeout(None, read=SILENCE_SECONDS))
 
 
 async def pay(client: httpx.AsyncClient, one: Visit) -> str:
@@ -61,8 +65,8 @@ async def pay(client: httpx.AsyncClient, one: Visit) -> str:
             return await read(client, one)
     except TimeoutError:
         return "left"
-    except (httpx.RemoteProtocolError, httpx.ReadError):
-        return "cut slow" if one.habit in SLOW else "cut"
+    except (httpx.RemoteProtocolError, httpx.ReadError, httpx.ReadTimeout) as error:
+        return "cut slow" if one.habit in SLOW else f"cut: {type(error).__name__}"
 
 
 async def read(client: httpx.AsyncClient, one: Visit) -> str:
@@ -76,14 +80,15 @@ async def read(client: httpx.AsyncClient, one: Visit) -> str:
 
 async def follow(response: httpx.Response, one: Visit) -> str:
     """A stream as the client's habit has it."""
-    tail, events = b"", 0
+    tail, events, stalled = b"", 0, False
     async for piece in response.aiter_raw(512 if one.habit is Habit.DAWDLES else None):
         tail, events = (tail + piece)[-2048:], events + piece.count(b"data: ")
         if one.habit is Habit.LEAVES and events >= one.leave_after:
             return "left"
         if one.habit is Habit.DAWDLES:
             await asyncio.sleep(0.02)
-        if one.habit is Habit.STALLS and events > 2:
+        if one.habit is Habit.STALLS and events > 2 and not stalled:
+            stalled = True
             await asyncio.sleep(STALL_SECONDS)
     return ending(tail)
 

@@ -31,7 +31,7 @@ BAD: tuple[Mapping[str, Any], ...] = (
 
 
 class Habit(Enum):
-    """How a client reads: all of it, up to a point, slowly, or not at all after the beginning."""
+    """How a client reads: all of it, up to a point, slowly, or not at all for a while after the beginning."""
 
     READS = auto()
     LEAVES = auto()
@@ -83,7 +83,7 @@ def question(rng: random.Random, model: str) -> tuple[str, dict[str, Any]]:
 
 def options(rng: random.Random) -> dict[str, Any]:
     """Of all three routes."""
-    chosen: dict[str, Any] = {"max_tokens": rng.randint(1, 48), "stream": rng.random() < 0.9}
+    chosen: dict[str, Any] = {"max_tokens": rng.randint(1, 24), "stream": rng.random() < 0.9}
     extras: tuple[tuple[float, dict[str, Any]], ...] = (
         (0.2, {"stop": rng.sample((" the", "\n\n", "people", "e"), 2)}),
         (0.1, {"response_format": rng.choice(FORMATS)}),
@@ -111,4 +111,4 @@ def of_chat(rng: random.Random) -> dict[str, Any]:
 def bulky(path: str) -> dict[str, Any]:
     """So much output that no buffer between client and server holds all of it."""
     many = {"logprobs": True, "top_logprobs": 20} if path == "/v1/chat/completions" else {"logprobs": 20}
-    return {"stream": True, "max_tokens": 64, "ignore_eos": True, "response_format": {"type": "text"}, **many}
+    return {"stream": True, "max_tokens": 80, "ignore_eos": True, "response_format": {"type": "text"}, **many}
