@@ -16,6 +16,7 @@ TICK = 0.01
 LIMIT = 0.1  # seconds of lateness that are written down
 FRAMES = 4
 OWN = Path(__file__).name
+IDLE = (" _worker", " _next", " _wait", " wait")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,11 @@ class LoopWatch:
 
 
 def stacks() -> dict[str, list[str]]:
-    """The innermost calls of each thread but those that watch."""
+    """The innermost calls of each thread but those that watch or wait."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames().items()
     shown = {names.get(ident, str(ident)): innermost(frame) for ident, frame in frames}
-    return {name: lines for name, lines in shown.items() if not any(OWN in line for line in lines)}
+    return {name: lines for name, lines in shown.items() if not (lines[0].endswith(IDLE) or OWN in "".join(lines))}
 
 
 def innermost(frame: FrameType) -> list[str]:
