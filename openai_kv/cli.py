@@ -1,6 +1,7 @@
 """The command line: one function a command. Nothing heavy is imported before a command needs it."""
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -134,6 +135,11 @@ def show(value: object) -> str:
     return " ".join(value) if isinstance(value, tuple | list) else str(value)
 
 
+def as_written(value: object) -> str:
+    """A plugin's option as one writes it into the file or a variable; the quotes of a text are left out."""
+    return json.dumps(value) if isinstance(value, bool | list | dict) else str(value)
+
+
 def explain_unknown(word: str) -> str:
     if not word.startswith("-"):
         return f"unexpected argument {word}"
@@ -172,7 +178,7 @@ def plugins(settings: Settings) -> int:
     columns = ("name", "version", "source", "registers", "active", "options")
     table = Table(*(Column(name, overflow="fold") for name in columns), box=None)
     for report in registry.report(active, settings.plugin_options):
-        shown = ", ".join(f"{name}={show(value)}" for name, value in report.options.items())
+        shown = ", ".join(f"{name}={as_written(value)}" for name, value in report.options.items())
         hooks = "\n".join(hook.removeprefix("register_") for hook in report.hooks)
         table.add_row(report.name, report.version, report.source, hooks, "yes" if report.active else "", shown)
     Console().print(table)

@@ -15,6 +15,7 @@ from openai_kv.exporting import ExporterGroup
 from openai_kv.grammar.compiler import GrammarCompiler, Vocabulary, vocabulary_of
 from openai_kv.parsing.tool_parser import ToolParser
 from openai_kv.server.names import is_pattern, matches
+from openai_kv.server.responses.store import ResponseStore
 from openai_kv.server.upstreams import Upstream, Upstreams
 from openai_kv.tokenizer import Tokenizer
 
@@ -109,9 +110,13 @@ class ServerContext:
     upstreams: Upstreams = field(default_factory=Upstreams)
     get_vocabulary: Callable[[], Vocabulary] | None = None
     grammars: GrammarCompiler = field(init=False)
+    responses: ResponseStore = field(init=False)
 
     def __post_init__(self) -> None:
+        limits = self.settings.server
+        store = ResponseStore(limits.max_stored_responses, limits.max_stored_bytes, limits.response_ttl)
         object.__setattr__(self, "grammars", GrammarCompiler(self.get_vocabulary or self._make_vocabulary))
+        object.__setattr__(self, "responses", store)
 
     def _make_vocabulary(self) -> Vocabulary:
         info = self.engine.info
@@ -119,6 +124,13 @@ class ServerContext:
 
     def serves(self, model: str) -> bool:
         return any(name == model or (is_pattern(name) and matches(model, name)) for name in self.model_names)
+
+    def served_as(self, model: str | None) -> str:
+        """The configured name or pattern by which `model` is served: of these there are only so many."""
+        if model is None or model in self.model_names:
+            return model or self.model_names[0]
+        patterns = (name for name in self.model_names if is_pattern(name) and matches(model, name))
+        return next(patterns, self.model_names[0])
 
     def upstream_for(self, model: object) -> Upstream | None:
         """Who answers for `model` on the routes that are forwarded, if we don't: an exact name of ours comes first."""

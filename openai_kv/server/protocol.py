@@ -11,6 +11,7 @@ from typing import Any
 
 from openai_kv.config import ServerSettings
 from openai_kv.outputs import ModelInfo
+from openai_kv.request import Pooling
 from openai_kv.server.fields import (
     Accepted,
     Array,
@@ -66,10 +67,11 @@ class Limits:
     server: ServerSettings
     vocab_size: int
     max_model_len: int
+    hidden_size: int
 
     @classmethod
     def of(cls, server: ServerSettings, info: ModelInfo) -> "Limits":
-        return cls(server, info.vocab_size, info.max_model_len)
+        return cls(server, info.vocab_size, info.max_model_len, info.hidden_size)
 
 
 def check_stop(limits: Limits) -> Check:
@@ -167,6 +169,27 @@ def completion_body(limits: Limits) -> Object:
         "suffix": Neutral(("",)),
     }
     return Object(fields, ("model",), RENAMED)
+
+
+def embedding_body(limits: Limits) -> Object:
+    whole = f"Its vectors have {limits.hidden_size} dimensions, and it isn't known to be trained for shorter ones."
+    fields: Mapping[str, Check] = {
+        "model": String(),
+        "input": Prompts(limits.server.max_embedding_inputs, limits.vocab_size, empty=False),
+        "encoding_format": Choice(("float", "base64")),
+        "dimensions": Neutral((limits.hidden_size,), whole),
+        "pooling": Choice(tuple(Pooling)),
+        "add_special_tokens": Boolean(),
+        "session_id": SESSION_ID,
+        "cache_salt": CACHE_SALT,
+        "priority": Integer(-1000, 1000),
+        "user": Accepted(String()),
+        "normalize": Neutral((True,)),
+        "use_activation": Neutral((True,)),
+        "messages": Neutral((), "Use 'input'."),
+        **dict.fromkeys(("truncate_prompt_tokens", "embed_dtype", "endianness"), UNSUPPORTED),
+    }
+    return Object(fields, ("model", "input"), {"prompt": "input", "input_ids": "input", "prompt_token_ids": "input"})
 
 
 def generate_body(limits: Limits) -> Object:

@@ -195,6 +195,10 @@ async def close_exporters(exporters: ExporterGroup, signals: Signals) -> None:
             waiting = exporters.num_waiting().get(name, 0)
             logger.warning("metrics exporter %s is not waited for; calls it had yet to take: %d", name, waiting)
             future.cancel()
+    await asyncio.gather(*closed.values(), return_exceptions=True)  # what they raised is logged
+    for name, count in exporters.dropped.items():
+        if count:
+            logger.warning("metrics exporter %s has lost %d records in all", name, count)
 
 
 async def all_done(futures: Collection["asyncio.Future[None]"]) -> None:

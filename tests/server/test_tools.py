@@ -312,3 +312,14 @@ async def test_keywords_that_bind_nothing_are_warnings_where_a_call_is_asked_for
         response = await server.chat(tools=tools, tool_choice="required", max_tokens=300)
         assert response.headers["x-openai-kv-warnings"] == f"unenforced_keyword={FUNCTION}.parameters.minProperties"
         assert "x-openai-kv-warnings" not in (await server.chat(tools=tools)).headers
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_exporters_are_told_the_reason_that_the_client_is(stream: bool) -> None:
+    async with scripted(TEXTS["hermes"]) as server:
+        body = {"tools": TOOLS, "max_tokens": 200, "stream": stream, "n": 2}
+        await server.chat(**body)
+        await server.chat(**{**body, "max_tokens": 3})
+        await server.exported()
+        told = [stats.generation.finish_reasons for stats in server.exporter.http if stats.generation]
+    assert told == [("tool_calls", "tool_calls"), ("length", "length")]
