@@ -88,7 +88,7 @@ def stalls(log: Path) -> dict[str, Any]:
     """What the watch wrote: stalls, and last the check."""
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     late = [line for line in lines if "late_ms" in line]
-    check = next((line for line in lines if "integrity" in line), {})
+    check: dict[str, Any] = next((line for line in lines if "integrity" in line), {})
     causes = Counter(line["cause"] for line in late)
     return {"integrity": check.get("integrity"), "worst_ms": check.get("worst_ms"), "causes": causes, "stalls": late}
 
