@@ -110,7 +110,7 @@ def main() -> None:
     tokens = [answer.num_tokens for answer in accepted]
     num_valid = sum(answer.is_valid for answer in stopped)
     print(f"of {count} schemas: {len(accepted)} answers, {len(stopped)} end by stop, {num_valid} of those valid")
-    print(f"{len(answers) - len(accepted)} schemas refused: unsatisfiable ones")
+    print(f"{len(answers) - len(accepted)} without an answer")
     print(f"tokens an answer: median {median(tokens)}, most {max(tokens)}")
     for answer in answers:
         if answer.status != 200 or answer.finish_reason != "stop" or not answer.is_valid:
