@@ -104,9 +104,9 @@ def exact(default_model: Path) -> Exact:
     return Exact(default_model)
 
 
-@pytest.mark.parametrize("tokenizer", ["remote", "huggingface"])
+@pytest.mark.parametrize("tokenizer", ["auto", "huggingface"])
 def test_log_likelihoods(lm_eval: LmEval, service: Service, exact: Exact, tokenizer: str) -> None:
-    """Its requests: token ids, echo, logprobs, one token. `remote`: our tokenizer, over HTTP."""
+    """Its requests: token ids, echo, logprobs, one token. `auto`: it finds our tokenizer, over HTTP."""
     own = {"tokenizer": service.folder} if tokenizer == "huggingface" else {}
     arguments = served(service, tokenizer_backend=tokenizer, num_concurrent=2, **own)
     samples = lm_eval.samples("answers", "local-completions", arguments)
