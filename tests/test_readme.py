@@ -99,7 +99,7 @@ def find(part: str) -> list[str]:
 
 
 def test_every_command_is_run_by_some_test() -> None:
-    parts = ("curl", "openai-kv pull", "openai-kv plugins", "openai-kv serve")
+    parts = ("curl", "openai-kv pull", "openai-kv plugins", "openai-kv serve", "openai-kv plan ")
     known = {command for part in parts for command in find(part)} | set(RUN_ELSEWHERE)
     assert set(commands()) == known
     assert len(programs()) == 2
@@ -136,6 +136,11 @@ def test_pull_and_help(shell: Shell) -> None:
     assert Path(shell.run(find("openai-kv pull")[0]).strip()).is_dir()
     (help_command,) = (command for command in find("openai-kv serve") if "--help" in command)
     assert "--eviction-policy" in shell.run(help_command)
+
+
+def test_the_plan(shell: Shell) -> None:
+    (command,) = find("openai-kv plan ")
+    assert "2 * 30 layers * 3 heads * 64" in shell.run(command)
 
 
 def test_the_policy_is_found_and_serves(shell: Shell) -> None:
