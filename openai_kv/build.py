@@ -78,6 +78,8 @@ class EngineBuilder:
             max_model_len=self.settings.server.max_model_len or None,
             max_pinned_fraction=cache.max_pinned_fraction,
             cache_dir=self.settings.home / "operators",
+            optimize=engine.optimize,
+            batch_invariant=engine.batch_invariant,
         )
 
     def _manager(self, runner: ModelRunner) -> KVCacheManager:

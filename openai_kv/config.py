@@ -178,6 +178,8 @@ class EngineSettings(Section):
         0, ge=0, description="most tokens in one step; 0 = 512 on the CPU, 2048 elsewhere, at least max_num_seqs"
     )
     attention_backend: Literal["auto", "sdpa", "cpu"] = Field("auto", description="attention backend")
+    optimize: bool = Field(True, description="pack weights and fuse layers where a check at start finds them equal")
+    batch_invariant: bool = Field(False, description="same bits however a prompt is cut, batched or cached; CPU only")
     use_generation_config: bool = Field(False, description="take sampling defaults from the model")
 
     @field_validator("max_num_batched_tokens")
