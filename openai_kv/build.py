@@ -79,6 +79,7 @@ class EngineBuilder:
             max_pinned_fraction=cache.max_pinned_fraction,
             cache_dir=self.settings.home / "operators",
             optimize=engine.optimize,
+            quantization=model.quantization,
             batch_invariant=engine.batch_invariant,
         )
 

@@ -147,6 +147,7 @@ class ModelSettings(Section):
     model: str = Field("smollm2-135m-instruct", min_length=1, description="model: a name, Hub id, folder or .gguf file")
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N or mps")
     dtype: Dtype = Field("auto", description="type of the weights; auto = the model's own")
+    quantization: Literal["none", "int8"] = Field("none", description="type to keep the weights in; int8: CPU only")
     trust_remote_code: bool = Field(False, description="run Python code that comes with a Hub model")
 
 

@@ -17,7 +17,7 @@ from openai_kv.model_runner.attention.interface import PagedStep
 from openai_kv.model_runner.attention.reads import AttentionReads
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.fingerprint import fingerprint
-from openai_kv.model_runner.fused.optimize import optimize
+from openai_kv.model_runner.fused.optimize import optimize, quantize
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_pool import KVPool, num_blocks_for, token_bytes
@@ -39,7 +39,8 @@ class RunnerSettings:
     `num_blocks` None: as many as `kv_cache_memory` holds, in bytes or as a share of the free memory; that None: 1 GiB
     on the CPU, 0.9 elsewhere. `max_model_len` None: the model's. `max_pinned_fraction` of the blocks may be taken for
     good, so no request may need them. `cache_dir`: for built operators. `optimize`: exchange modules for faster ones
-    where there are any. `batch_invariant`: a row's result depends on nothing else in its step.
+    where there are any. `batch_invariant`: a row's result depends on nothing else in its step. `quantization` of the
+    weights: none or int8.
     """
 
     dtype: str = "auto"
@@ -56,6 +57,7 @@ class RunnerSettings:
     cache_dir: Path | None = None
     optimize: bool = True
     batch_invariant: bool = False
+    quantization: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class ModelRunner:
         backend = select_backend(settings.attention_backend, device, settings.cache_dir, batch_invariant=invariant)
         if settings.optimize and isinstance(backend, CpuBackend):
             model = optimize(model)
+        if settings.quantization != "none":
+            model = quantize(model)
         runner = cls(model, backend, name, settings)
         if invariant:
             check_invariant(model, backend)

@@ -33,6 +33,7 @@ void tile(const Linear& linear, const float* x, int64_t row, const T* weights, i
   vec sums[Rows][kTileVectors] = {};
   for (int k = 0; k < linear.depth; k += 2, x += 2 * Rows, weights += 2 * kPanel) {
     vec even[kTileVectors], odd[kTileVectors];
+    fetch_ahead<2 * kPanel * sizeof(T)>(weights);
     for (int c = 0; c < kTileVectors; ++c) load_steps(weights, c * W, even[c], odd[c]);
 #pragma GCC unroll 12
     for (int r = 0; r < Rows; ++r) {

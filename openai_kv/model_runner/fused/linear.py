@@ -31,6 +31,19 @@ class PackedLinear(nn.Module):
         return operators.packed_linear(x, self.packed, self.bias, self.columns)
 
 
+class Int8Linear(nn.Module):
+    """A packed layer with its weights in int8."""
+
+    def __init__(self, layer: PackedLinear) -> None:
+        super().__init__()
+        self.columns, self.bias = layer.columns, layer.bias
+        matrix = operators.packed_rows(layer.packed, torch.arange(layer.columns), layer.depth)
+        self.packed = nn.Buffer(operators.pack_int8(matrix.float()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return operators.int8_linear(x, self.packed, self.bias, self.columns)
+
+
 class PackedEmbedding(nn.Module):
     """An embedding that reads its rows from the packed matrix of the head it is tied to."""
 

@@ -36,6 +36,18 @@ def packed_rows(weight: Tensor, rows: Tensor, depth: int) -> Tensor:
     return weight[rows // panel, :, rows % panel].flatten(-2)[..., :depth]
 
 
+def pack_int8(weight: Tensor) -> Tensor:
+    """weight [columns, depth], float32, as int8 with a scale for each 64 of a row, as `int8_linear` reads it."""
+    packed: Tensor = _ops().pack_int8(weight)
+    return packed
+
+
+def int8_linear(x: Tensor, weight: Tensor, bias: Tensor | None, columns: int, width: int = 0) -> Tensor:
+    """x [.., depth] @ weight.T + bias; x is made int8 too, with a scale for each 64 of a row. bias float32."""
+    out: Tensor = _ops().int8_linear(x, weight, bias, columns, width)
+    return out
+
+
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, rounds: bool, width: int = 0) -> Tensor:
     """Over the last dimension; weight float32. `rounds`: to x's type before the weight is applied, as Llama does."""
     out: Tensor = _ops().rms_norm(x, weight, epsilon, rounds, width)
