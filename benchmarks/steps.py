@@ -1,8 +1,8 @@
 """One step of a model, optimized against as it was loaded: python benchmarks/steps.py [--model DIR] [--dtype bfloat16]
 
 Both are measured in turns in one run, so that whatever else the machine does hits both. Prints median milliseconds of
-each and the median of their ratio, turn by turn (above 1: the optimized one is faster). With `--threads 1` it counts CPU
-time, which a busy machine stretches less.
+each and the median of their ratio, turn by turn (above 1: the optimized one is faster). With `--threads 1` it counts
+CPU time, which a busy machine stretches less.
 """
 
 import argparse
@@ -34,7 +34,7 @@ class Workload:
     context: int
 
     def scheduled(self) -> SchedulerOutput:
-        return SchedulerOutput(1, [self._request(number) for number in range(self.requests)])
+        return SchedulerOutput(1, tuple(self._request(number) for number in range(self.requests)))
 
     def _request(self, number: int) -> ScheduledRequest:
         blocks = -(-(self.context + self.rows) // BLOCK_SIZE)
@@ -63,15 +63,18 @@ def compare(runners: Sequence[ModelRunner], step: SchedulerOutput, turns: int) -
     return [list(times) for times in zip(*rounds, strict=True)]
 
 
-def load(folder: Path, args: argparse.Namespace, **settings: bool) -> ModelRunner:
-    common = RunnerSettings(dtype=args.dtype, num_blocks=64 * (-(-(args.context + 1) // BLOCK_SIZE)), **settings)
-    return ModelRunner.load(folder, "model", common)
+def load(folder: Path, args: argparse.Namespace, optimize: bool) -> ModelRunner:
+    num_blocks = 64 * (-(-(args.context + 1) // BLOCK_SIZE))
+    quantization = args.quantization if optimize else "none"
+    settings = RunnerSettings(dtype=args.dtype, num_blocks=num_blocks, optimize=optimize, quantization=quantization)
+    return ModelRunner.load(folder, "model", settings)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="a name, Hub id or folder")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
+    parser.add_argument("--quantization", choices=("none", "int8"), default="none", help="of the optimized one")
     parser.add_argument("--context", type=int, default=256, help="tokens before a decoded one")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

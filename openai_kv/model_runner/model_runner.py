@@ -17,6 +17,7 @@ from openai_kv.model_runner.attention.interface import PagedStep
 from openai_kv.model_runner.attention.reads import AttentionReads
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.fingerprint import fingerprint
+from openai_kv.model_runner.fused.choice import brgemm_rows
 from openai_kv.model_runner.fused.optimize import optimize, quantize
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
@@ -98,7 +99,7 @@ class ModelRunner:
         invariant = settings.batch_invariant
         backend = select_backend(settings.attention_backend, device, settings.cache_dir, batch_invariant=invariant)
         if settings.optimize and isinstance(backend, CpuBackend):
-            model = optimize(model)
+            model = optimize(model, 0 if invariant else brgemm_rows())
         if settings.quantization != "none":
             model = quantize(model)
         runner = cls(model, backend, name, settings)

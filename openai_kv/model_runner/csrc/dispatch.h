@@ -43,12 +43,17 @@ inline const Kernels& kernels_for(int64_t width) {
   return width == 4 ? kernels_generic : best;
 }
 
-// Runs f(i) for i < n; whoever is free takes the next, as pieces differ in size.
-template <class F>
-void for_each(int64_t n, const F& f) {
+struct Nothing {
+  void operator()() const {}
+};
+
+// Runs f(i) for i < n; whoever is free takes the next, as pieces differ in size. Each thread ends with `done`.
+template <class F, class Done = Nothing>
+void for_each(int64_t n, const F& f, const Done& done = {}) {
   std::atomic<int64_t> next{0};
   at::parallel_for(0, std::min<int64_t>(n, at::get_num_threads()), 1, [&](int64_t, int64_t) {
     for (int64_t i = next++; i < n; i = next++) f(i);
+    done();
   });
 }
 

@@ -162,7 +162,8 @@ TORCH_LIBRARY(openai_kv, library) {
       "Tensor slot_mapping, Tensor block_tables, Tensor query_starts, Tensor context_lens, float scale, int window, "
       "float softcap, Tensor? sinks, Tensor(c!)? mass, bool by_row=False, int width=0) -> Tensor");
   library.def("pack_linear(Tensor weight) -> Tensor");
-  library.def("packed_linear(Tensor x, Tensor weight, Tensor? bias, int columns, int width=0) -> Tensor");
+  library.def("packed_linear(Tensor x, Tensor weight, Tensor? bias, int columns, int brgemm_rows=0, int width=0) -> Tensor");
+  library.def("has_brgemm() -> bool", &openai_kv::has_brgemm);
   library.def("pack_int8(Tensor weight) -> Tensor");
   library.def("int8_linear(Tensor x, Tensor weight, Tensor? bias, int columns, int width=0) -> Tensor");
   library.def("rms_norm(Tensor x, Tensor weight, float epsilon, bool rounds, int width=0) -> Tensor");

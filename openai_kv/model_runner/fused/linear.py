@@ -18,7 +18,12 @@ def is_linear(module: object) -> bool:
 
 
 class PackedLinear(nn.Module):
-    """One or several linear layers on the same input as one matrix; their outputs lie side by side."""
+    """One or several linear layers on the same input as one matrix; their outputs lie side by side.
+
+    `brgemm_rows`: see operators.packed_linear.
+    """
+
+    brgemm_rows = 0
 
     def __init__(self, layers: Sequence[Any]) -> None:
         super().__init__()
@@ -28,7 +33,7 @@ class PackedLinear(nn.Module):
         self.bias = _joined_bias(layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        return operators.packed_linear(x, self.packed, self.bias, self.columns)
+        return operators.packed_linear(x, self.packed, self.bias, self.columns, self.brgemm_rows)
 
 
 class Int8Linear(nn.Module):

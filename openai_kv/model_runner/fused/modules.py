@@ -56,7 +56,7 @@ class FusedAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.qkv, self.output = PackedLinear(inputs), PackedLinear([output])
-        self.q_norm, self.k_norm = norms or (None, None)
+        self.norms = nn.ModuleList(norms)  # of query and of key
         self.layer_idx, self.options = layer_idx, options
         self.num_heads, self.num_kv_heads = heads
 
@@ -65,9 +65,9 @@ class FusedAttention(nn.Module):
     ) -> tuple[Tensor, None]:
         heads = self.qkv(hidden_states)[0].unflatten(-1, (self.num_heads + 2 * self.num_kv_heads, -1))
         rotated, value = heads[:, : -self.num_kv_heads], heads[:, -self.num_kv_heads :]
-        if self.q_norm is not None and self.k_norm is not None:
-            query, key = rotated.tensor_split((self.num_heads,), dim=1)
-            rotated = torch.cat([self.q_norm(query), self.k_norm(key)], dim=1)
+        if self.norms:
+            parts = rotated.tensor_split((self.num_heads,), dim=1)
+            rotated = torch.cat([norm(part) for norm, part in zip(self.norms, parts, strict=True)], dim=1)
         cos, sin = position_embeddings
         operators.rotate(rotated, cos[0], sin[0])
         query, key = rotated.tensor_split((self.num_heads,), dim=1)

@@ -21,10 +21,20 @@ def pack_linear(weight: Tensor) -> Tensor:
     return packed
 
 
-def packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, columns: int, width: int = 0) -> Tensor:
-    """x [.., depth] @ weight.T + bias; bias float32. A row's result doesn't depend on the other rows."""
-    out: Tensor = _ops().packed_linear(x, weight, bias, columns, width)
+def packed_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, columns: int, brgemm_rows: int = 0, width: int = 0
+) -> Tensor:
+    """x [.., depth] @ weight.T + bias; bias float32. A row's result doesn't depend on the other rows.
+
+    But if there are `brgemm_rows` or more (0: never), in bfloat16, torch's brgemm multiplies them, in its own ways.
+    """
+    out: Tensor = _ops().packed_linear(x, weight, bias, columns, brgemm_rows, width)
     return out
+
+
+def has_brgemm() -> bool:
+    """Whether torch has a brgemm for this machine."""
+    return bool(_ops().has_brgemm())
 
 
 def packed_rows(weight: Tensor, rows: Tensor, depth: int) -> Tensor:

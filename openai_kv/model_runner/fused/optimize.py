@@ -22,12 +22,12 @@ PASSES = (fusions.norms, fusions.attentions, fusions.mlps, fusions.linears)
 
 
 @torch.no_grad()
-def optimize(model: CausalLM) -> CausalLM:
+def optimize(model: CausalLM, brgemm_rows: int = 0) -> CausalLM:
     """Exchange modules of `model`, which lies on the CPU, in place; use what is returned instead of it.
 
     Weights are packed once, and the original ones let go one module after the other. Each stand-in is compared with
     the original first, and one that differs is not put in; a line in the log says so. The operators must be loaded.
-    Raises ModelLoadError if the model can't be run.
+    `brgemm_rows`: see operators.packed_linear. Raises ModelLoadError if the model can't be run.
     """
     if model.model.dtype not in DTYPES:
         return model
@@ -36,6 +36,9 @@ def optimize(model: CausalLM) -> CausalLM:
     for fusion in PASSES:
         exchange.run(fusion)
     exchange.run_tied()
+    for module in model.model.modules():
+        if isinstance(module, PackedLinear):
+            module.brgemm_rows = brgemm_rows
     _let_go_of_files(model.model)
     exchange.report()
     return CausalLM.wrap(model.model)

@@ -30,17 +30,30 @@ def test_packed_linear(rows: int, depth: int, columns: int, dtype: torch.dtype, 
     packed = operators.pack_linear(weight)
     for given in (None, bias):
         exact = x.double() @ weight.double().T + (0 if given is None else given.double())
-        assert_rounded_once(operators.packed_linear(x, packed, given, columns, width), exact)
+        assert_rounded_once(operators.packed_linear(x, packed, given, columns, width=width), exact)
 
 
 @on_each_width
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_does_not_depend_on_the_others_or_the_threads(dtype: torch.dtype, width: int) -> None:
     x, packed = random(600, 576, dtype=dtype), operators.pack_linear(random(100, 576, dtype=dtype, seed=1))
-    alone = torch.cat([operators.packed_linear(row[None], packed, None, 100, width) for row in x])
+    alone = torch.cat([operators.packed_linear(row[None], packed, None, 100, width=width) for row in x])
     torch.set_num_threads(3)
     for count in (2, 11, 12, 30, 600):
-        assert torch.equal(operators.packed_linear(x[:count], packed, None, 100, width), alone[:count])
+        assert torch.equal(operators.packed_linear(x[:count], packed, None, 100, width=width), alone[:count])
+
+
+@pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="torch's brgemm takes packed weights with AMX only")
+@pytest.mark.parametrize("rows", [1, 63, 64, 130])
+def test_brgemm_gives_the_same(rows: int) -> None:
+    assert operators.has_brgemm()
+    x, weight, bias = random(rows, 192)[:, :96].bfloat16(), random(70, 96, dtype=torch.bfloat16, seed=1), random(70)
+    packed = operators.pack_linear(weight)
+    for given in (None, bias):
+        exact = x.double() @ weight.double().T + (0 if given is None else given.double())
+        assert_rounded_once(operators.packed_linear(x, packed, given, 70, brgemm_rows=1), exact)
+    ours = operators.packed_linear(x, packed, None, 70)
+    assert torch.equal(operators.packed_linear(x, packed, None, 70, brgemm_rows=rows + 1), ours)
 
 
 def test_packed_linear_takes_strided_and_deeper_shapes() -> None:
@@ -134,7 +147,7 @@ def as_int8(rows: Tensor) -> Tensor:
     """Each 64 numbers of a row rounded to multiples of 1/127 of the largest."""
     groups = torch.nn.functional.pad(rows, (0, -rows.shape[1] % 64)).unflatten(1, (-1, 64))
     most = groups.abs().amax(-1, keepdim=True)
-    rounded = (groups * (127 / most).nan_to_num(posinf=0)).round() * (most / 127)
+    rounded: Tensor = (groups * (127 / most).nan_to_num(posinf=0)).round() * (most / 127)
     return rounded.flatten(1)[:, : rows.shape[1]]
 
 
