@@ -30,12 +30,11 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     "run",
     [
         plain.test_cold_warm_and_exact,
-        partial(plain.test_chunked, chunk=1),
         partial(plain.test_chunked, chunk=7),
         plain.test_eight_at_once,
         plain.test_evicted_and_preempted,
     ],
-    ids=["cold warm exact", "chunks of 1", "chunks of 7", "eight at once", "preempted"],
+    ids=["cold warm exact", "chunks of 7", "eight at once", "preempted"],
 )
 def test_same_text(subject: plain.Subject, run: Callable[[plain.Subject, str], Any]) -> None:
     run(subject, "cpu")

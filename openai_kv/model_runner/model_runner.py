@@ -24,7 +24,7 @@ from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_pool import KVPool, num_blocks_for, token_bytes
 from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
 from openai_kv.model_runner.logprobs import MAX_ROWS, token_logprobs
-from openai_kv.model_runner.memory import check_fits, kv_cache_bytes
+from openai_kv.model_runner.memory import check_fits, kv_cache_bytes, return_freed
 from openai_kv.model_runner.probe import ModelShapes, check, check_invariant, measure
 from openai_kv.model_runner.sampler import Sampler, SamplingRow
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
@@ -102,6 +102,7 @@ class ModelRunner:
             model = optimize(model, 0 if invariant else brgemm_rows())
         if settings.quantization != "none":
             model = quantize(model)
+        return_freed()
         runner = cls(model, backend, name, settings)
         if invariant:
             check_invariant(model, backend)

@@ -8,7 +8,7 @@ import torch
 
 from openai_kv.errors import ConfigError
 from openai_kv.model_runner.attention.select import select_backend
-from openai_kv.model_runner.fused.optimize import optimize
+from openai_kv.model_runner.fused.optimize import optimize, quantize
 from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
 from openai_kv.model_runner.probe import check_invariant
 from openai_kv.request import TokenLogprobs
@@ -23,10 +23,11 @@ LOGPROBS = replace(GREEDY, logprobs=20)
 
 
 class Invariant(Driver):
-    def __init__(self, family: str) -> None:
+    def __init__(self, family: str, *, int8: bool) -> None:
         super().__init__(family, num_blocks=256)
         backend = select_backend("cpu", CPU, batch_invariant=True)
         model = optimize(paged(tiny_model(family, torch.bfloat16)))
+        model = quantize(model) if int8 else model
         self.runner = ModelRunner(model, backend, "tiny", RunnerSettings(block_size=16, num_blocks=256))
 
     def answer(self, stream: Stream, chunk: int, *others: Stream) -> list[TokenLogprobs]:
@@ -39,9 +40,12 @@ class Invariant(Driver):
         return found
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "mistral", "gemma2", "gemma3", "gpt2"])
-def test_cold_warm_chunked_and_batched_are_the_same_bits(family: str) -> None:
-    driver = Invariant(family)
+@pytest.mark.parametrize(
+    ("family", "int8"),
+    [(name, False) for name in ("llama", "qwen3", "mistral", "gemma2", "gemma3", "gpt2")] + [("llama", True)],
+)
+def test_cold_warm_chunked_and_batched_are_the_same_bits(family: str, int8: bool) -> None:
+    driver = Invariant(family, int8=int8)
     cold = driver.stream("cold", PROMPT, params=LOGPROBS)
     expected = driver.answer(cold, 1000)
     for chunk in (1, 7, 33):
