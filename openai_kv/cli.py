@@ -1,6 +1,7 @@
-"""The command line: serve, pull, plugins, simulate, bench. Nothing heavy is imported before a command needs it."""
+"""The command line: one function a command. Nothing heavy is imported before a command needs it."""
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from openai_kv.bench.arguments import add_arguments as add_bench_arguments
 from openai_kv.config import Settings, did_you_mean, load_settings
 from openai_kv.config_sources import Option, iter_options
 from openai_kv.errors import ConfigError, PluginError, StartupError
+from openai_kv.planning.arguments import add_arguments as add_plan_arguments
 from openai_kv.simulate.arguments import add_arguments as add_simulate_arguments
 
 EPILOG = """Each option is also an environment variable (--port: OPENAI_KV_SERVER__PORT) and a line of the file given
@@ -20,6 +22,7 @@ environment, the environment over the file. API keys come from the environment o
 GENERAL = ("config", "home")
 PLUGIN_OPTIONS = ("config", "server.metrics_exporters", "cache.eviction_policy", "cache.plugins_dir")
 SIMULATE_OPTIONS = ("config", "cache.plugins_dir")
+PLAN_OPTIONS = (*GENERAL, "model.dtype", "model.trust_remote_code", "cache.block_size")
 OWN = "own."  # begins the names of what is no setting, but the command's own
 
 
@@ -53,10 +56,11 @@ def run(argv: Sequence[str]) -> int:
 def build_parser() -> Parser:
     parser = Parser(prog="openai-kv", description="An OpenAI-compatible server whose subject is the KV cache.")
     parser.add_argument("--version", action="version", version=f"openai-kv {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="{serve,pull,plugins,simulate,bench}")
+    commands = parser.add_subparsers(required=True, metavar="{serve,pull,plugins,simulate,bench,plan}")
     options = list(iter_options(Settings))
-    general, some, few = (
-        [option for option in options if option.name in names] for names in (GENERAL, PLUGIN_OPTIONS, SIMULATE_OPTIONS)
+    general, some, few, sizes = (
+        [option for option in options if option.name in names]
+        for names in (GENERAL, PLUGIN_OPTIONS, SIMULATE_OPTIONS, PLAN_OPTIONS)
     )
     server = add_command(commands, "serve", serve, "fetch the model if need be, and serve it", options, " [NAME]")
     puller = add_command(commands, "pull", pull, "fetch and convert a model, print its folder", general, " [NAME]")
@@ -67,6 +71,8 @@ def build_parser() -> Parser:
     add_simulate_arguments(add_command(commands, "simulate", simulate, summary, few, " TRACE..."), OWN)
     summary = "ask a running server, any that speaks OpenAI's protocol: how fast is it?"
     add_bench_arguments(add_command(commands, "bench", bench, summary, (), " [WORKLOAD...]"), OWN)
+    summary = "what fits into how much memory? From a model's configuration, without its weights"
+    add_plan_arguments(add_command(commands, "plan", plan, summary, sizes, " [MODEL]"), OWN)
     return parser
 
 
@@ -129,6 +135,11 @@ def show(value: object) -> str:
     return " ".join(value) if isinstance(value, tuple | list) else str(value)
 
 
+def as_written(value: object) -> str:
+    """A plugin's option as one writes it into the file or a variable; the quotes of a text are left out."""
+    return json.dumps(value) if isinstance(value, bool | list | dict) else str(value)
+
+
 def explain_unknown(word: str) -> str:
     if not word.startswith("-"):
         return f"unexpected argument {word}"
@@ -167,7 +178,7 @@ def plugins(settings: Settings) -> int:
     columns = ("name", "version", "source", "registers", "active", "options")
     table = Table(*(Column(name, overflow="fold") for name in columns), box=None)
     for report in registry.report(active, settings.plugin_options):
-        shown = ", ".join(f"{name}={show(value)}" for name, value in report.options.items())
+        shown = ", ".join(f"{name}={as_written(value)}" for name, value in report.options.items())
         hooks = "\n".join(hook.removeprefix("register_") for hook in report.hooks)
         table.add_row(report.name, report.version, report.source, hooks, "yes" if report.active else "", shown)
     Console().print(table)
@@ -187,6 +198,12 @@ def bench(settings: Settings, own: Mapping[str, Any]) -> int:  # noqa: ARG001
     from openai_kv.bench import command
 
     return command.bench(command.parse_options(own))
+
+
+def plan(settings: Settings, own: Mapping[str, Any]) -> int:
+    from openai_kv.planning import command
+
+    return command.plan(settings, own, say)
 
 
 if __name__ == "__main__":

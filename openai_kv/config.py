@@ -17,6 +17,7 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from openai_kv.config_sources import (
@@ -110,6 +111,7 @@ class ServerSettings(Section):
     max_body_bytes: Size = Field(8388608, gt=0, description="largest request body (8388608, 8MiB)")
     max_messages: int = Field(2048, gt=0, description="most messages in a chat")
     max_prompts: int = Field(128, gt=0, description="most prompts in one completion request")
+    max_embedding_inputs: int = Field(2048, gt=0, description="most texts in one embeddings request")
     max_stop_strings: int = Field(16, gt=0, description="most stop strings in a request")
     max_stop_length: int = Field(1024, gt=0, description="longest stop string in characters")
     max_stop_token_ids: int = Field(128, gt=0, description="most token ids in stop_token_ids")
@@ -130,6 +132,11 @@ class ServerSettings(Section):
     sse_ping: float = Field(15, ge=0, description="longest silence in a stream in seconds; 0 = no keep-alive")
     drain_timeout: float = Field(30, ge=0, description="seconds running requests get after SIGTERM")
     cors_origins: Origins = Field((), description="origins of web pages that may call, or *; empty = CORS is off")
+    max_stored_responses: int = Field(1024, ge=0, description="responses kept for previous_response_id; 0 = none")
+    max_stored_bytes: Size = Field(
+        67108864, ge=0, description="bytes of all stored responses, with their conversations (67108864, 64MiB)"
+    )
+    response_ttl: Duration = Field("24h", gt=0, validate_default=True, description="how long a response is kept")
     allow_priority: bool = Field(True, description="let requests set a priority")
     metrics_public: bool = Field(False, description="serve /metrics without a key")
     metrics_exporters: Names = Field(("prometheus",), description="metrics exporters to run, by name")
@@ -148,6 +155,9 @@ class ModelSettings(Section):
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N or mps")
     dtype: Dtype = Field("auto", description="type of the weights; auto = the model's own")
     quantization: Literal["none", "int8"] = Field("none", description="type to keep the weights in; int8: CPU only")
+    embedding_pooling: Literal["mean", "last"] = Field(
+        "mean", description="what /v1/embeddings makes of a text: mean of all tokens' states, or the last one's"
+    )
     trust_remote_code: bool = Field(False, description="run Python code that comes with a Hub model")
 
 
@@ -281,7 +291,7 @@ def refuse_unknown_variables(settings: Settings) -> None:
 
 def explain(error: ValidationError) -> str:
     """The first complaint in one line, naming the setting."""
-    first = error.errors()[0]
+    first = first_error(error)
     name = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = {*Settings.model_fields, *(option.name for option in iter_options(Settings))}
@@ -292,6 +302,11 @@ def explain(error: ValidationError) -> str:
         return f"{name} is missing"
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return f"{name} = {first['input']!r}: {message}"
+
+
+def first_error(error: ValidationError) -> ErrorDetails:
+    """A name that isn't known comes first: a missing one may be the same, misspelt."""
+    return min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -39,6 +39,10 @@ class RecordsLostError(OpenAIKVError):
         self.count = count
 
 
+class ExporterUnavailableError(OpenAIKVError):
+    """A metrics exporter can't be asked: its queue is full, it is closed, or it raised."""
+
+
 class RequestError(OpenAIKVError):
     """A request can't be answered; becomes the error envelope of the HTTP contract."""
 

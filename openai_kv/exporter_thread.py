@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from openai_kv.errors import ExporterUnavailableError
 from openai_kv.metrics import MetricsExporter
 
 
@@ -72,10 +73,10 @@ class ExporterThread:
         return True
 
     def ask(self, hook: str) -> Future[Any]:
-        """The answer of `hook` after all records put before; None if it raises or the queue is full."""
+        """The answer of `hook` after all records put before; ExporterUnavailableError if there is none."""
         answer: Future[Any] = Future()
         if self._closed or self.is_full:
-            answer.set_result(None)
+            answer.set_exception(ExporterUnavailableError(f"{self.name} is closed or has no room in its queue"))
         else:
             self._queue.put(_Call(hook, (), answer))
         return answer
@@ -117,17 +118,20 @@ class ExporterThread:
             self._flush_due = None
         elif self._flush_due is None and self.hears("flush"):
             self._flush_due = time.monotonic() + self._flush_seconds
-        result = self._guarded(call)
-        if call.answer is not None:
+        try:
+            result, failure = self._result(call), None
+        except BaseException as error:  # SystemExit and its like too: the thread is the exporter's own, and goes on
+            self._on_error(self, call.hook, error)
+            result, failure = None, ExporterUnavailableError(f"{self.name} raised in {call.hook}")
+        if call.answer is None:
+            return
+        if failure is not None:
+            call.answer.set_exception(failure)
+        else:
             call.answer.set_result(result)
 
-    def _guarded(self, call: _Call) -> Any:
-        """Whatever it raises, SystemExit and its like too: the thread is the exporter's own, and it has to go on."""
-        try:
-            result = getattr(self._exporter, call.hook)(*call.arguments)
-            if call.hook == "scrape" and not isinstance(result, bytes | None):
-                raise TypeError(f"scrape answered {type(result).__name__}, not bytes")
-            return result
-        except BaseException as error:
-            self._on_error(self, call.hook, error)
-            return None
+    def _result(self, call: _Call) -> Any:
+        result = getattr(self._exporter, call.hook)(*call.arguments)
+        if call.hook == "scrape" and not isinstance(result, bytes | None):
+            raise TypeError(f"scrape answered {type(result).__name__}, not bytes")
+        return result

@@ -27,8 +27,8 @@ FLUSH_SECONDS = 1.0
 class ExporterGroup:
     """A MetricsExporter's hooks, called on all exporters that have them; calls come from any thread and never wait.
 
-    `errors` by plugin and hook, `dropped` records by exporter. Both are told to all exporters and logged: of errors the
-    first of each hook, of drops whenever their number has a digit more.
+    `errors` by plugin and hook, `dropped` records by exporter. Both are told to all exporters, and logged whenever
+    there is a digit more of them; only an exporter's first error of a kind with its traceback.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class ExporterGroup:
     ) -> None:
         self.errors: Counter[tuple[str, str]] = Counter()
         self.dropped = {exporter.name: 0 for exporter in exporters}
+        self._traced: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self._threads = [
             ExporterThread(exporter, self._failed, capacity=capacity, flush_seconds=flush_seconds)
@@ -77,7 +78,10 @@ class ExporterGroup:
         self._tell("on_plugin_error", plugin, hook)
 
     def scrape(self) -> list[Future[bytes | None]]:
-        """The page of each exporter that has one, with all that was reported until now."""
+        """The page of each exporter that has one, with all that was reported until now.
+
+        As with `flush` and `close`, ExporterUnavailableError where an exporter raises or can't be asked.
+        """
         self._tell_dropped()
         return [thread.ask("scrape") for thread in self._threads if thread.hears("scrape")]
 
@@ -102,7 +106,7 @@ class ExporterGroup:
         with self._lock:
             before = self.dropped[name]
             total = self.dropped[name] = before + count
-        if not before or len(str(before)) < len(str(total)):
+        if worth_a_line(before, total):
             logger.warning("metrics exporter %s is too slow or can't deliver: it has lost %d records", name, total)
             self._tell_dropped()
 
@@ -117,8 +121,14 @@ class ExporterGroup:
         if isinstance(error, RecordsLostError):
             self._lose(thread.name, error.count)
             return
-        if self._count_error(thread.name, hook) == 1:
-            logger.error("metrics exporter %s raised in %s", thread.name, hook, exc_info=error)
+        count = self._count_error(thread.name, hook)
+        if worth_a_line(count - 1, count):
+            kind = type(error).__name__
+            trace = None if (thread.name, kind) in self._traced else error
+            self._traced.add((thread.name, kind))
+            logger.error(
+                "metrics exporter %s raised %s in %s; errors there: %d", thread.name, kind, hook, count, exc_info=trace
+            )
         if hook != "on_plugin_error":
             self._tell("on_plugin_error", thread.name, hook)
 
@@ -126,3 +136,8 @@ class ExporterGroup:
         with self._lock:
             self.errors[plugin, hook] += 1
             return self.errors[plugin, hook]
+
+
+def worth_a_line(before: int, now: int) -> bool:
+    """A count in the log: the first time, and then by digits."""
+    return not before or len(str(before)) < len(str(now))

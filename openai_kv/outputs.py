@@ -1,10 +1,11 @@
 """What the layers hand each other in one engine step; the scheduler and the model runner meet only here."""
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
-from openai_kv.request import FinishReason, SamplingParams, TokenConstraint, TokenLogprobs
+from openai_kv.request import FinishReason, Pooling, SamplingParams, TokenConstraint, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class ScheduledRequest:
     hidden state is sampled. `store_slot`: keep the last row's hidden state there. Slots are read before any is written.
     `seed`, `choice` and the number of output tokens name the draw. `prompt_token_ids`, `output_token_ids` are for
     penalties. `prompt_logprobs`: report this many at every row that a token of the prompt follows; None: no report.
-    `constraint` rules tokens out.
+    `constraint` rules tokens out. `pooling`: how this step's rows, or the stored hidden state, contribute to a vector.
     """
 
     request_id: str
@@ -46,6 +47,7 @@ class ScheduledRequest:
     choice: int = 0
     prompt_logprobs: int | None = None
     constraint: TokenConstraint | None = None
+    pooling: Pooling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ class ModelRunnerOutput:
     """Sampled token by request id; attention mass by block id (empty unless the policy needs it); bytes of K/V read.
 
     `logprobs` of the sampled tokens and `prompt_logprobs` of the prompt tokens after this step's rows, both by request
-    id and only for requests that ask.
+    id and only for requests that ask. `pooled`: what the step contributes to their vectors, [hidden_size] float32; the
+    contributions to a vector add up.
     """
 
     sampled_token_ids: Mapping[str, int]
@@ -75,6 +78,7 @@ class ModelRunnerOutput:
     attention_read_bytes: int = 0
     logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
+    pooled: "Mapping[str, array[float]]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ class RequestOutput:
     `text` is safe to show: never part of a stop string or of a UTF-8 sequence. `logprobs` are of the tokens whose text
     this is, with the last output of all that are left; `prompt_logprobs` come once, complete but for the first token.
     The counts are running totals; `cache_write_tokens` is final once `finish_reason` is set. Times are seconds since
-    arrival, None before they happen.
+    arrival, None before they happen. `embedding`: the whole vector, with the only output of a request that pools.
     """
 
     request_id: str
@@ -133,6 +137,7 @@ class RequestOutput:
     choice: int = 0
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    embedding: "array[float] | None" = None
 
     def after(self, older: Self | None) -> Self:
         """Both as one."""

@@ -19,7 +19,7 @@ from pydantic_core import to_jsonable_python
 
 from openai_kv import __version__, default_plugins, hookspecs
 from openai_kv.cache.policy import EvictionPolicy
-from openai_kv.config import did_you_mean
+from openai_kv.config import did_you_mean, first_error
 from openai_kv.errors import ConfigError, PluginError, StartupError
 from openai_kv.metrics import MetricsExporter
 from openai_kv.parsing.tool_parser import ToolParser
@@ -232,7 +232,7 @@ def create(plugin: Plugin, options: Mapping[str, Any]) -> EvictionPolicy | Metri
 
 def explain(plugin: Plugin, error: ValidationError) -> str:
     """The first complaint, and what the plugin takes."""
-    first = error.errors()[0]
+    first = first_error(error)
     name = ".".join(map(str, first["loc"]))
     accepted = list(plugin.options.model_fields)
     problem = first["msg"].removeprefix("Input ")

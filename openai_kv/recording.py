@@ -28,10 +28,10 @@ class TraceRecorder:
         self._write({"format": "openai-kv-trace", "version": 1, "block_tokens": block_tokens})
 
     def record(self, request: Request) -> None:
-        """A request that never ran never looked anything up: it is left out."""
-        if request.first_scheduled_time is None:
-            return
+        """A request that never ran, or bypassed the cache, never looked anything up: it is left out."""
         info = request.info
+        if request.first_scheduled_time is None or info.retention.bypasses:
+            return
         known = request.token_ids[: max(request.num_computed_tokens, request.num_prompt_tokens)]
         self._write(
             {

@@ -1,8 +1,10 @@
 """A request as the engine sees it: what was asked (frozen) and how far it got (mutable, engine thread only)."""
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import add
 from typing import Protocol
 
 
@@ -18,6 +20,13 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+
+
+class Pooling(StrEnum):
+    """How the final hidden states of a prompt become one vector: their mean, or the last of them."""
+
+    MEAN = "mean"
+    LAST = "last"
 
 
 class TokenConstraint(Protocol):
@@ -52,6 +61,7 @@ class SamplingParams:
     `logprobs`, `prompt_logprobs`: how many of the most likely tokens to report at each position; None: no report.
     `grammar`: the output has to follow it, and ends when nothing may follow.
     `visible_token_ids`: special tokens that appear in the text all the same.
+    `pooling`: a vector is wanted, and no token; goes with `max_tokens` 0.
     """
 
     max_tokens: int
@@ -74,6 +84,7 @@ class SamplingParams:
     visible_token_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    pooling: Pooling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +147,8 @@ class Retention:
 class RequestInfo:
     """What the cache and its policies may know of a request; hints never change what matches, `namespace` does.
 
-    `namespace` isolates the cache (empty: the shared one). `kind` is chat, completion or generate. `turn` counts the
-    user messages of a chat, 1 for a plain prompt. `retention` is what is to be kept of it, and how long.
+    `namespace` isolates the cache (empty: the shared one). `kind` is chat, completion, generate or embedding. `turn`
+    counts the user messages of a chat, 1 for a plain prompt. `retention` is what is to be kept of it, and how long.
     """
 
     request_id: str
@@ -154,7 +165,8 @@ class Request:
     """One sequence in the engine. `num_computed_tokens` of `token_ids` have their K and V in the cache.
 
     `choice` numbers the answers to one prompt. `logprobs` are those of output tokens that no output has told of yet,
-    `prompt_logprobs` those of the prompt without its first token.
+    `prompt_logprobs` those of the prompt without its first token. `embedding` is the vector as far as it is pooled,
+    float32.
     """
 
     info: RequestInfo
@@ -179,8 +191,11 @@ class Request:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     constraint: TokenConstraint | None = None
+    embedding: "array[float] | None" = None
 
     def __post_init__(self) -> None:
+        computes_all = self.params.pooling is not Pooling.MEAN or self.info.retention.bypasses
+        assert computes_all, "a prefix that is read from the cache would be missing from the mean"
         self.token_ids = list(self.prompt_token_ids)
         if self.params.grammar is not None:
             self.constraint = self.params.grammar.start()
@@ -203,6 +218,10 @@ class Request:
         """Then every position of the prompt has yet to be run, whatever the cache holds."""
         begun, num_found = self.first_scheduled_time is not None, len(self.prompt_logprobs)
         return self.params.prompt_logprobs is not None and not (begun and num_found == self.num_prompt_tokens - 1)
+
+    def pool(self, part: "array[float]") -> None:
+        """Take what one step contributes to the vector."""
+        self.embedding = part if self.embedding is None else array("f", map(add, self.embedding, part))
 
     @property
     def num_output_tokens(self) -> int:

@@ -11,7 +11,7 @@ from openai_kv.cache.hit import CacheHit
 from openai_kv.cache.manager import NOTHING, KVCacheManager
 from openai_kv.herd import Herd
 from openai_kv.outputs import BlockCopy, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
-from openai_kv.request import FinishReason, Request, RequestStatus
+from openai_kv.request import FinishReason, Pooling, Request, RequestStatus
 
 
 class OutputText(Protocol):
@@ -144,6 +144,7 @@ class Scheduler:
         request.num_computed_tokens = 0
         if request.lacks_prompt_logprobs:
             request.prompt_logprobs.clear()
+        request.embedding = None
         request.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.add(request)
@@ -204,6 +205,7 @@ class Scheduler:
             choice=request.choice,
             prompt_logprobs=request.params.prompt_logprobs if request.lacks_prompt_logprobs else None,
             constraint=request.constraint,
+            pooling=request.params.pooling if complete or request.params.pooling is Pooling.MEAN else None,
         )
 
     def _reserve_slot(self, request: Request) -> int | None:
@@ -223,6 +225,8 @@ class Scheduler:
         for request, item in zip(updated, scheduled.requests, strict=True):
             self._cache(request, item)
             request.prompt_logprobs.extend(output.prompt_logprobs.get(request.request_id, ()))
+            if request.request_id in output.pooled:
+                request.pool(output.pooled[request.request_id])
             self._append(request, output)
         return updated
 
@@ -248,7 +252,7 @@ class Scheduler:
                 request.constraint.advance(token_id)
             self._stop(request, token_id)
         elif request.params.max_tokens == 0 and request.num_computed_tokens == request.num_prompt_tokens:
-            self._finish(request, FinishReason.LENGTH)
+            self._finish(request, FinishReason.LENGTH if request.params.pooling is None else FinishReason.STOP)
 
     def _stop(self, request: Request, token_id: int) -> None:
         reason = self._finish_reason(request, token_id)

@@ -1,14 +1,16 @@
 """A model runner without a model: its "K and V" are the token ids, so a wrong block table changes the text."""
 
 import zlib
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
-from openai_kv.request import TokenConstraint, TokenLogprobs
+from openai_kv.request import Pooling, TokenConstraint, TokenLogprobs
 
 VOCAB_SIZE = 1000
 EMPTY = -1
+HIDDEN_SIZE = 8
 WIDTH = 320  # more than the tiny tokenizer has tokens
 
 
@@ -33,6 +35,15 @@ def fake_logprobs(context: Sequence[int], token_id: int, count: int, vocab_size:
     return TokenLogprobs(token_id, -0.5 * rank, rank, top)
 
 
+def fake_states(prompt: Sequence[int], vocab_size: int = VOCAB_SIZE) -> list[list[float]]:
+    """The fake model's final hidden state at each position of `prompt`."""
+    return [_state(next_token(prompt[: end + 1], vocab_size)) for end in range(len(prompt))]
+
+
+def _state(token: int) -> list[float]:
+    return [(token + 1) * (index + 1) % 17 / 8 - 1 for index in range(HIDDEN_SIZE)]
+
+
 def allowed(token: int, constraint: TokenConstraint | None) -> int:
     """The first token from `token` on that may come next."""
     if constraint is None:
@@ -43,9 +54,9 @@ def allowed(token: int, constraint: TokenConstraint | None) -> int:
 
 def fake_info(**changes: object) -> ModelInfo:
     values: dict[str, object] = {
-        "name": "fake", "architecture": "FakeForCausalLM", "num_layers": 1, "vocab_size": VOCAB_SIZE, "hidden_size": 8,
-        "max_model_len": 512, "eos_token_ids": frozenset({VOCAB_SIZE}), "dtype": "float32", "kv_cache_dtype": "float32",
-        "attention_backend": "fake", "block_bytes": 1024, "fingerprint": "fp_0123456789",
+        "name": "fake", "architecture": "FakeForCausalLM", "num_layers": 1, "vocab_size": VOCAB_SIZE,
+        "hidden_size": HIDDEN_SIZE, "max_model_len": 512, "eos_token_ids": frozenset({VOCAB_SIZE}), "dtype": "float32",
+        "kv_cache_dtype": "float32", "attention_backend": "fake", "block_bytes": 1024, "fingerprint": "fp_0123456789",
     }  # fmt: skip
     return ModelInfo(**(values | changes))  # type: ignore[arg-type]
 
@@ -85,7 +96,16 @@ class FakeModelRunner:
         drawn = {r.request_id: self._draw(r, sampled[r.request_id]) for r in scheduled.requests if r.samples}
         logprobs = {r.request_id: self._logprobs(r, drawn) for r in scheduled.requests if self._reports(r)}
         prompts = {r.request_id: self._of_prompt(r) for r in scheduled.requests if r.prompt_logprobs is not None}
-        return ModelRunnerOutput(drawn, logprobs=logprobs, prompt_logprobs=prompts)
+        pooled = {r.request_id: self._pool_states(r, stored) for r in scheduled.requests if r.pooling is not None}
+        return ModelRunnerOutput(drawn, logprobs=logprobs, prompt_logprobs=prompts, pooled=pooled)
+
+    def _pool_states(self, request: ScheduledRequest, stored: Mapping[str, int]) -> "array[float]":
+        if not request.token_ids:
+            return array("f", _state(stored[request.request_id]))
+        rows = fake_states(self._read(request), self.info.vocab_size)[request.num_computed_tokens :]
+        if request.pooling is Pooling.LAST:
+            return array("f", rows[-1])
+        return array("f", [sum(column) / len(request.prompt_token_ids) for column in zip(*rows, strict=True)])
 
     def _draw(self, request: ScheduledRequest, likeliest: int) -> int:
         return allowed(likeliest, request.constraint)

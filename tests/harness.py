@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from openai_kv.cache.manager import KVCacheManager
@@ -16,7 +16,7 @@ from openai_kv.engine.reporter import Reporter
 from openai_kv.exporting import ExporterGroup
 from openai_kv.outputs import ModelRunner, RequestOutput
 from openai_kv.recording import TraceRecorder
-from openai_kv.request import FinishReason, Request, RequestInfo, SamplingParams
+from openai_kv.request import FinishReason, Pooling, Request, RequestInfo, Retention, SamplingParams
 from openai_kv.scheduler import Scheduler, SchedulerLimits
 from openai_kv.tokenizer import Tokenizer
 from tests.fakes import FakeModelRunner, fake_info
@@ -92,6 +92,14 @@ def make_request(
     seed = sampling.seed or 0
     order = {"choice": choice, "priority": priority, "arrival_time": float(number)}
     return Request(info, tuple(prompt), sampling, seed=seed, **order)  # type: ignore[arg-type]
+
+
+def embedding_request(prompt: Sequence[int], pooling: Pooling, **options: object) -> Request:
+    """As the server makes it: a mean leaves the cache alone."""
+    request = make_request(prompt, 0, **options)  # type: ignore[arg-type]
+    request.info = replace(request.info, kind="embedding", retention=Retention(explicit=pooling is Pooling.MEAN))
+    request.params = replace(request.params, pooling=pooling)
+    return request
 
 
 def exported(group: ExporterGroup) -> None:

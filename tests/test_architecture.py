@@ -36,6 +36,7 @@ ARROWS: dict[str, set[str]] = {
     "plugins": {"cache", "hookspecs", "default_plugins", "parsing", *SETTINGS},
     "simulate": {"cache", "plugins", "default_plugins", *SETTINGS},
     "bench": {"simulate", *SETTINGS},
+    "planning": {"model_runner", "model_store", "simulate", *SETTINGS},
     "model_store": {"model_runner", *SETTINGS},
 }
 EVERYTHING = {"build", "cli"}

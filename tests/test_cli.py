@@ -141,6 +141,19 @@ def test_plugins_lists_the_built_in_ones(capsys: pytest.CaptureFixture[str]) -> 
     assert rows["lru"][2:4] == ["builtin", "eviction_policies"]
 
 
+@pytest.mark.parametrize(
+    ("value", "written"), [(["lru", "arc"], '["lru", "arc"]'), (True, "true"), (0.5, "0.5"), ("a b", "a b")]
+)
+def test_options_of_plugins_are_shown_as_the_file_has_them(value: object, written: str) -> None:
+    assert cli.as_written(value) == written
+
+
+def test_lists_among_options_are_no_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert cli.main(["plugins"]) == 0
+    assert 'policies=["lru", "arc", "s3_fifo", "learned"], sample=1024' in capsys.readouterr().out
+
+
 def test_pull_prints_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert cli.main(["pull", str(tmp_path)]) == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openai_kv.errors import RecordsLostError
+from openai_kv.errors import ExporterUnavailableError, RecordsLostError
 from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import HttpStats, MetricsExporter
 from tests.harness import Run, Shape, build_engine, exported, fake_runner, make_request
@@ -112,6 +112,30 @@ def test_a_raising_exporter_stops_nobody_and_is_counted(error: BaseException, ca
     assert sum("raising raised" in record.message for record in caplog.records) == 1
 
 
+def test_a_full_disk_is_one_traceback_and_then_counts(caplog: pytest.LogCaptureFixture) -> None:
+    class FullDisk(Raising):
+        def flush(self) -> None:
+            raise self.error
+
+        def close(self) -> None:
+            raise self.error
+
+    group = ExporterGroup([FullDisk(OSError(28, "No space left on device"))], flush_seconds=1000)
+    for _ in range(12):
+        group.on_http_request(STATS)
+        exported(group)
+    wait(group.close().values(), 20)
+    lines = [message.removeprefix("metrics exporter raising raised OSError in ") for message in caplog.messages]
+    assert sorted(lines) == [
+        "close; errors there: 1",
+        "flush; errors there: 1",
+        "flush; errors there: 10",
+        "on_http_request; errors there: 1",
+        "on_http_request; errors there: 10",
+    ]
+    assert [record.exc_info is not None for record in caplog.records].count(True) == 1
+
+
 def test_an_exporter_that_fails_at_hearing_of_failures_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     class Hopeless(MetricsExporter):
         def __init__(self, name: str) -> None:
@@ -201,7 +225,11 @@ class Deaf(MetricsExporter):
 
 def test_pages_are_asked_only_of_those_who_have_one() -> None:
     group = ExporterGroup([Raising(ValueError("no page")), Deaf(), Garbling(), Recording()])
-    assert [get(page) for page in group.scrape()] == [None, None, b"text"]
+    raised, garbled, page = group.scrape()
+    assert get(page) == b"text"
+    for failed in (raised, garbled):
+        with pytest.raises(ExporterUnavailableError, match="raised in scrape"):
+            get(failed)
     assert group.errors["raising", "scrape"] == group.errors["garbling", "scrape"] == 1
 
 
@@ -209,7 +237,8 @@ def test_pages_of_a_blocked_exporter_are_bounded_and_can_be_given_up() -> None:
     with blocked() as (group, exporter):
         pages = [group.scrape()[0] for _ in range(5)]
         assert [page.done() for page in pages] == [False, False, False, True, True]
-        assert pages[3].result() is None
+        with pytest.raises(ExporterUnavailableError, match="no room"):
+            pages[3].result()
         assert pages[0].cancel()
         exporter.go.set()
         assert get(pages[1]) == b"late"
@@ -231,7 +260,7 @@ def test_nothing_comes_after_close() -> None:
     closed = group.close()
     group.on_http_request(STATS)
     assert get(closed["recording"]) is None
-    assert group.scrape()[0].result() is None
+    assert isinstance(group.scrape()[0].exception(), ExporterUnavailableError)
     assert recording.seen == [STATS, "flush", "close"]
     assert group.num_waiting() == {}
 

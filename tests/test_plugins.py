@@ -87,6 +87,12 @@ def test_a_wrong_option_names_the_plugin_and_what_it_takes(folder: Path) -> None
     assert refusal(registry, protected_hits=-1) == "plugins.mine: protected_hits is below zero"
 
 
+def test_a_misspelt_option_comes_before_the_missing_one_it_stands_for(tmp_path: Path) -> None:
+    registry = load(tmp_path, mine=POLICY.replace("protected_hits: int = 2", "protected_hits: int"))
+    assert "protected_hit: unknown option; did you mean protected_hits?" in refusal(registry, protected_hit=1)
+    assert "plugins.mine.protected_hits: Field required" in refusal(registry)
+
+
 def test_a_constructor_that_fails_is_a_broken_plugin(folder: Path) -> None:
     with pytest.raises(PluginError, match=r"plugin 'mine' is broken: RuntimeError: not today"):
         load(folder).create_policy("mine", {"mine": {"strict": True}})

@@ -1,13 +1,14 @@
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from openai_kv.errors import ConfigError
 from openai_kv.recording import TraceRecorder, open_recording
-from openai_kv.request import Request, RequestInfo, SamplingParams
+from openai_kv.request import Request, RequestInfo, Retention, SamplingParams
 from openai_kv.simulate.readers import read_trace
 from openai_kv.simulate.trace import Trace
 
@@ -51,6 +52,12 @@ def test_a_replay_sees_the_prompt_and_what_the_answer_leaves(tmp_path: Path) -> 
 def test_requests_are_in_the_order_of_their_arrival(tmp_path: Path) -> None:
     trace = recorded(tmp_path / "t", finished(range(8), at=3), finished(range(4), at=1))
     assert [request.input_tokens for request in trace.requests] == [4, 8]
+
+
+def test_what_bypasses_the_cache_is_left_out(tmp_path: Path) -> None:
+    bypassing = finished(range(4))
+    bypassing.info = replace(bypassing.info, retention=Retention(explicit=True))
+    assert len(recorded(tmp_path / "t", finished(range(8)), bypassing).requests) == 1
 
 
 def test_namespaces_share_nothing(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ def _zeros() -> dict[str, int]:
 
 @dataclass(slots=True)
 class CacheCounters:
-    """Requests by kind of their first hit, tokens of those hits, evicted blocks by policy, duplicate blocks."""
+    """Requests by kind of their first hit, tokens of those hits, evicted blocks by policy, duplicate blocks, and
+    `expired` ones that nobody used for a day.
+    """
 
     hits: dict[str, int] = field(default_factory=_zeros)
     hit_tokens: dict[str, int] = field(default_factory=_zeros)
@@ -23,6 +25,7 @@ class CacheCounters:
     prompt_tokens: int = 0
     evictions: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
+    expired: int = 0
 
     def count_lookup(self, info: RequestInfo, hit: CacheHit) -> None:
         self.prompt_tokens += info.num_prompt_tokens

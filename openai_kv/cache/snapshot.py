@@ -4,6 +4,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, TypeVar
@@ -23,6 +24,14 @@ STATES: dict[str, Callable[[Block], bool]] = {
     "soft_pinned": lambda block: block.soft_count > 0,
     "pinned": lambda block: block.pin_count > 0,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPage:
+    """`following`: the block to go on with; None: there is none left."""
+
+    rows: list[Row]
+    following: int | None
 
 
 class Snapshot:
@@ -47,13 +56,17 @@ class Snapshot:
         nodes = _in_time(islice(_breadth_first(start, depth if root else depth - 1), limit))
         return [self._node_row(node, now, expiry) | (_tokens(node) if with_tokens else {}) for node in nodes]
 
-    def blocks(self, state: str | None, offset: int, limit: int) -> list[Row]:
-        """By block id; of one state, those from number `offset` on."""
-        blocks: Iterator[Block] = iter(self._store.pool.blocks)
-        if state is not None:
-            blocks = filter(STATES[state], blocks)
-        now = self._clock()
-        return [self._block_row(block, now) for block in _in_time(islice(blocks, offset, offset + limit))]
+    def blocks(self, state: str | None, first: int, limit: int) -> BlockPage:
+        """By block id, from block `first` on; all, or those in one state."""
+        blocks, wanted = self._store.pool.blocks, STATES[state] if state else _any
+        now, rows, following = self._clock(), list[Row](), first
+        for block in _in_time(map(blocks.__getitem__, range(first, len(blocks)))):
+            following = block.block_id + 1
+            if wanted(block):
+                rows.append(self._block_row(block, now))
+            if len(rows) == limit:
+                break
+        return BlockPage(rows, following if following < len(blocks) else None)
 
     def _start(self, root: int) -> Iterable[Node] | None:
         """The nodes of the first level."""
@@ -112,6 +125,10 @@ class Snapshot:
 
     def _opaque(self, namespace: str) -> str:
         return blake2b(namespace.encode(), digest_size=4, key=self._secret).hexdigest()
+
+
+def _any(_block: Block) -> bool:
+    return True
 
 
 def _breadth_first(start: Iterable[Node], depth: int) -> Iterator[Node]:

@@ -27,4 +27,5 @@ def cache_stats(store: BlockStore, tables: BlockTables) -> CacheStats:
         soft_pinned=pool.num_soft_pinned,
         pinned=pool.num_pinned,
         pins=len(store.pins.by_id),
+        expired_blocks=counters.expired,
     )

@@ -169,6 +169,7 @@ class BlockStore:
         now = self._clock()
         for block in self._last_use.before(now - SECONDS_UNUSED):
             if block.info in self.evictor.candidates:
+                self.counters.expired += 1
                 parent = self.tree.parent(block)
                 self._drop(block)
                 self._settle(parent)

@@ -18,7 +18,9 @@ from openai_kv.default_plugins.lfu import LFUPolicy
 from openai_kv.default_plugins.lru import LRUPolicy
 from openai_kv.default_plugins.s3_fifo import S3FIFOPolicy
 from openai_kv.default_plugins.sieve import SievePolicy
+from openai_kv.default_plugins.sink_lru import SinkLRUPolicy
 from openai_kv.default_plugins.slru import SLRUPolicy
+from openai_kv.default_plugins.ttl import TTLPolicy
 from openai_kv.default_plugins.wa import WorkloadAwarePolicy
 from openai_kv.hookspecs import hookimpl
 from openai_kv.request import RequestInfo
@@ -34,6 +36,8 @@ MEMBERS: tuple[type[EvictionPolicy], ...] = (
     FIFOPolicy,
     WorkloadAwarePolicy,
     LearnedPolicy,
+    SinkLRUPolicy,
+    TTLPolicy,
 )
 
 DEFAULT = ("lru", "arc", "s3_fifo", "learned")
@@ -44,7 +48,8 @@ def members(names: Iterable[str]) -> list[EvictionPolicy]:
     known = {policy.name: policy for policy in MEMBERS}
     chosen = list(names)
     if not chosen or not known.keys() >= set(chosen):
-        raise ValueError(f"policies has {', '.join(chosen) or 'none'}; it takes {', '.join(known)}")
+        taken = f"it takes {', '.join(known)}, and none that looks at attention: a shadow has none"
+        raise ValueError(f"policies has {', '.join(chosen) or 'none'}; {taken}")
     return [known[name]() for name in chosen]
 
 

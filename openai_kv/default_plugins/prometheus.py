@@ -151,6 +151,7 @@ def collect_cache(cache: CacheStats) -> Iterator[Metric]:
     yield counter("openai_kv_prefix_lookups", {**cache.hits, "miss": cache.miss_count}, "kind")
     yield counter("openai_kv_tokens_saved", cache.hit_tokens, "kind")
     yield counter("openai_kv_evictions", cache.evictions_by_policy, "policy tier")
+    yield counter("openai_kv_expired_blocks", cache.expired_blocks)
     states = {"free": cache.free, "cached": cache.cached, "referenced": cache.referenced}
     yield gauge("openai_kv_blocks", {**states, "soft_pinned": cache.soft_pinned, "pinned": cache.pinned}, "state tier")
 

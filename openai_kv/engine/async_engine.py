@@ -236,13 +236,12 @@ class AsyncEngine:
             self._room.served((output.total_seconds - output.queue_seconds) / seats)
 
     def _submit(self, request: EngineRequest) -> None:
-        seed = secrets.randbits(63) if request.params.seed is None else request.params.seed
         sequence = Request(
             info=request.info,
             prompt_token_ids=request.prompt_token_ids,
             params=request.params,
             arrival_time=self._clock(),
-            seed=seed,
+            seed=_seed(request.params),
             choice=request.choice,
             priority=request.priority,
         )
@@ -278,6 +277,13 @@ class AsyncEngine:
         self._streams.clear()
         self._idle.set()
         self.settled.set()
+
+
+def _seed(params: SamplingParams) -> int:
+    """Where nothing is drawn there is none: asking the system for one lets another thread run first."""
+    if params.seed is not None:
+        return params.seed
+    return secrets.randbits(63) if params.max_tokens else 0
 
 
 def _dead() -> UnavailableError:

@@ -106,6 +106,7 @@ class Reporter:
             choice=request.choice,
             logprobs=tuple(_take_logprobs(request, piece)),
             prompt_logprobs=tuple(request.prompt_logprobs) if request.num_output_tokens == len(token_ids) else (),
+            embedding=request.embedding if request.finish_reason is FinishReason.STOP else None,
         )
         if request.finish_reason is not None:
             self._exporters.on_request_finished(_request_stats(request, result))

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -25,6 +24,7 @@ from openai_kv.model_runner.kv_pool import KVPool, num_blocks_for, token_bytes
 from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
 from openai_kv.model_runner.logprobs import MAX_ROWS, token_logprobs
 from openai_kv.model_runner.memory import check_fits, kv_cache_bytes, return_freed
+from openai_kv.model_runner.pooling import pool
 from openai_kv.model_runner.probe import ModelShapes, check, check_invariant, measure
 from openai_kv.model_runner.sampler import Sampler, SamplingRow
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
@@ -110,27 +110,27 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
-        """Copies, then the rows' forward pass, then a token for each request that samples."""
+        """Copies, then the rows' forward pass, then what each request wants of them: a token, its part of a vector."""
         self.kv_pool.copy(scheduled.copies)
-        stored = self._read_slots(scheduled.requests)
+        rows = self._read_slots(scheduled.requests)
         running = [request for request in scheduled.requests if request.token_ids]
         if not running:
-            sampled = self._sample(scheduled.requests, stored)
-            return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs)
+            sampled, pooled = self._sample(scheduled.requests, rows), pool(scheduled.requests, rows)
+            return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs, pooled=pooled)
         batch = InputBatch.build(running, self.kv_pool.block_size, self.device)
         mass = self._new_mass()
         step = PagedStep(self.backend, self.kv_pool, batch.metadata, mass)
         states = self.model.hidden_states(batch.token_ids, batch.positions, step)
-        last_states = states[batch.last_rows]
-        self._write_slots(running, last_states)
-        states_by_id = stored | {request.request_id: state for request, state in zip(running, last_states, strict=True)}
-        sampled = self._sample(scheduled.requests, states_by_id)
+        self._write_slots(running, states[batch.last_rows])
+        rows |= _by_request(running, states)
+        sampled = self._sample(scheduled.requests, rows)
         return ModelRunnerOutput(
             sampled.token_ids,
             {} if mass is None else _by_block(mass, batch.metadata.block_tables),
             self._reads.in_step(batch.metadata),
             sampled.logprobs,
-            self._prompt_logprobs(running, states),
+            self._prompt_logprobs(running, rows),
+            pool(scheduled.requests, rows),
         )
 
     def _new_mass(self) -> Tensor | None:
@@ -139,31 +139,30 @@ class ModelRunner:
         return torch.zeros(self.kv_pool.num_blocks, device=self.device)
 
     def _read_slots(self, requests: Sequence[ScheduledRequest]) -> dict[str, Tensor]:
+        """Of each exact hit the stored state, as its only row [1, hidden_size]."""
         hits = {request.request_id: request.hidden_slot for request in requests if request.hidden_slot is not None}
-        return dict(zip(hits, self.hidden_slots.read(list(hits.values())), strict=True))
+        return dict(zip(hits, self.hidden_slots.read(list(hits.values()))[:, None], strict=True))
 
     def _write_slots(self, running: Sequence[ScheduledRequest], states: Tensor) -> None:
         stores = {row: request.store_slot for row, request in enumerate(running) if request.store_slot is not None}
         self.hidden_slots.write(list(stores.values()), states[list(stores)])
 
-    def _sample(self, requests: Sequence[ScheduledRequest], states: Mapping[str, Tensor]) -> _Sampled:
+    def _sample(self, requests: Sequence[ScheduledRequest], rows: Mapping[str, Tensor]) -> _Sampled:
         chosen = [request for request in requests if request.samples]
         if not chosen:
             return _Sampled()
-        logits = self.model.logits(torch.stack([states[request.request_id] for request in chosen]))
+        logits = self.model.logits(torch.stack([rows[request.request_id][-1] for request in chosen]))
         asking = [row for row, request in enumerate(chosen) if request.params.logprobs is not None]
         raw = logits[asking]  # a copy: the sampler writes over its logits
         tokens = self.sampler.sample(logits, [_sampling_row(request) for request in chosen])
         token_ids = {request.request_id: token for request, token in zip(chosen, tokens, strict=True)}
         return _Sampled(token_ids, _of_sampled(raw, [chosen[row] for row in asking], token_ids))
 
-    def _prompt_logprobs(self, running: Sequence[ScheduledRequest], states: Tensor) -> dict[str, list[TokenLogprobs]]:
-        ends = accumulate(len(request.token_ids) for request in running)
-        return {
-            request.request_id: self._of_prompt(request, states[end - len(request.token_ids) : end])
-            for request, end in zip(running, ends, strict=True)
-            if request.prompt_logprobs is not None
-        }
+    def _prompt_logprobs(
+        self, running: Sequence[ScheduledRequest], rows: Mapping[str, Tensor]
+    ) -> dict[str, list[TokenLogprobs]]:
+        asking = (request for request in running if request.prompt_logprobs is not None)
+        return {request.request_id: self._of_prompt(request, rows[request.request_id]) for request in asking}
 
     def _of_prompt(self, request: ScheduledRequest, states: Tensor) -> list[TokenLogprobs]:
         """Of the prompt tokens that follow the rows of `states`, a few rows' logits at a time."""
@@ -176,6 +175,12 @@ class ModelRunner:
             logits = self.model.logits(states[start : start + len(part)])
             found += token_logprobs(logits, part, [request.prompt_logprobs] * len(part))
         return found
+
+
+def _by_request(running: Sequence[ScheduledRequest], states: Tensor) -> dict[str, Tensor]:
+    """states [T, hidden_size], cut into the rows of each request."""
+    parts = states.split([len(request.token_ids) for request in running])
+    return {request.request_id: part for request, part in zip(running, parts, strict=True)}
 
 
 def _sampling_row(request: ScheduledRequest) -> SamplingRow:

@@ -11,6 +11,14 @@ Value = str | bool | int | float | tuple[str, ...]
 Attributes = dict[str, Value]
 PROVIDER = "openai_kv"
 UNMATCHED = "unmatched"
+EMBEDDINGS = "embeddings"
+UPSTREAM_PROVIDER = "openai"  # whose protocol it speaks; who it is in truth can't be known
+OPERATIONS = {
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
+    "/v1/completions": "text_completion",
+    "/v1/embeddings": EMBEDDINGS,
+}
 
 
 def given(values: Mapping[str, Value | None]) -> Attributes:
@@ -48,6 +56,34 @@ def server(stats: HttpStats) -> Mapping[str, Value | None]:
     return {"server.address": stats.server_address, "server.port": stats.server_port or None}
 
 
+def forwards(stats: HttpStats) -> bool:
+    """It is a generation that an upstream was asked for."""
+    return stats.upstream is not None and stats.route in OPERATIONS
+
+
+def forwarded_name(stats: HttpStats) -> str:
+    return f"{OPERATIONS[stats.route]} {stats.upstream}"
+
+
+def forwarded_attributes(stats: HttpStats) -> Attributes:
+    """Of the CLIENT span. The model is the configured pattern: the client's own text knows no bounds."""
+    return given(
+        {
+            "gen_ai.operation.name": OPERATIONS[stats.route],
+            "gen_ai.provider.name": UPSTREAM_PROVIDER,
+            "gen_ai.request.model": stats.upstream,
+            "server.address": stats.upstream_address,
+            "server.port": stats.upstream_port or None,
+            "error.type": forwarded_error(stats),
+        }
+    )
+
+
+def forwarded_error(stats: HttpStats) -> str | None:
+    """Our code, or the upstream's status: for a client a 4xx is an error too."""
+    return stats.error_code or (str(stats.status) if stats.status >= 400 else None)
+
+
 def generation_name(stats: GenerationStats) -> str:
     return f"{stats.operation} {stats.request_model}"
 
@@ -82,6 +118,9 @@ def who(stats: GenerationStats, http: HttpStats, model: str) -> Attributes:
 
 
 def request(stats: GenerationStats) -> Mapping[str, Value | None]:
+    """Nothing for a vector: none of it has a part in one."""
+    if stats.operation == EMBEDDINGS:
+        return {}
     return {
         "gen_ai.request.max_tokens": stats.max_tokens,
         "gen_ai.request.temperature": stats.temperature,
@@ -100,7 +139,7 @@ def request(stats: GenerationStats) -> Mapping[str, Value | None]:
 def response(stats: GenerationStats) -> Mapping[str, Value | None]:
     return {
         "gen_ai.response.id": stats.response_id,
-        "gen_ai.response.finish_reasons": stats.finish_reasons,
+        "gen_ai.response.finish_reasons": () if stats.operation == EMBEDDINGS else stats.finish_reasons,
         "gen_ai.response.time_to_first_chunk": stats.first_token_seconds if stats.stream else None,
         "gen_ai.usage.input_tokens": stats.num_prompt_tokens,
         "gen_ai.usage.output_tokens": stats.num_output_tokens,

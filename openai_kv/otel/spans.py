@@ -11,7 +11,17 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_contex
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from openai_kv.metrics import GenerationStats, HttpStats
-from openai_kv.otel.attributes import failed, generation_attributes, generation_name, http_attributes, http_name
+from openai_kv.otel.attributes import (
+    failed,
+    forwarded_attributes,
+    forwarded_error,
+    forwarded_name,
+    forwards,
+    generation_attributes,
+    generation_name,
+    http_attributes,
+    http_name,
+)
 
 SCOPE = "openai_kv"
 BATCH = 512
@@ -52,6 +62,8 @@ class SpanWriter:
             span.set_status(ERROR)
         if stats.generation is not None:
             self._write_generation(stats.generation, stats, model, set_span_in_context(span))
+        elif forwards(stats):
+            self._write_forwarded(stats, set_span_in_context(span))
         span.end(start + nanoseconds(stats.seconds))
 
     def _write_generation(self, stats: GenerationStats, http: HttpStats, model: str, context: Context) -> None:
@@ -61,6 +73,13 @@ class SpanWriter:
         if stats.error_code is not None:
             span.set_status(ERROR)
         span.end(start + nanoseconds(stats.total_seconds))
+
+    def _write_forwarded(self, stats: HttpStats, context: Context) -> None:
+        start, attributes = nanoseconds(stats.arrival_time), forwarded_attributes(stats)
+        span = self._tracer.start_span(forwarded_name(stats), context, SpanKind.CLIENT, attributes, start_time=start)
+        if forwarded_error(stats) is not None:
+            span.set_status(ERROR)
+        span.end(start + nanoseconds(stats.seconds))
 
     def export(self) -> int:
         """Send what was gathered; how many exchanges were lost because that failed."""

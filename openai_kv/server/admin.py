@@ -39,6 +39,7 @@ def describe(context: ServerContext, stats: EngineStats) -> dict[str, Any]:
         **hits(cache),
         "eviction_count": cache.eviction_count,
         "evictions_by_policy": dict(cache.evictions_by_policy),
+        "expired_blocks": cache.expired_blocks,
         "preemption_count": stats.preemptions,
         "pins": cache.pins,
         "since": context.start_time,

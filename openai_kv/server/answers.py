@@ -69,6 +69,32 @@ GENERATION = record(
     timings=record(),
     **ENDING,
 )
+OUTPUT_ITEM = record(id=TEXT, type=TEXT, status=TEXT)
+RESPONSE_USAGE = record(
+    input_tokens=COUNT,
+    input_tokens_details=record(cached_tokens=COUNT, cache_write_tokens=COUNT),
+    output_tokens=COUNT,
+    output_tokens_details=record(reasoning_tokens=COUNT),
+    total_tokens=COUNT,
+)
+RESPONSE = record(
+    id=TEXT,
+    object=constant("response"),
+    created_at=COUNT,
+    model=TEXT,
+    status=TEXT,
+    incomplete_details=nullable(record(reason=TEXT)),
+    output=array(OUTPUT_ITEM),
+    previous_response_id=nullable(TEXT),
+    usage=RESPONSE_USAGE,
+)
+FORGOTTEN = record(id=TEXT, object=constant("response"), deleted=FLAG)
+EMBEDDINGS = record(
+    object=constant("list"),
+    model=TEXT,
+    data=array(record(object=constant("embedding"), index=COUNT, embedding={"anyOf": [array(NUMBER), TEXT]})),
+    usage=record(prompt_tokens=COUNT, total_tokens=COUNT),
+)
 UNPINNED = record(id=TEXT, deleted=FLAG)
 INPUT_TOKENS = record(object=constant("response.input_tokens"), input_tokens=COUNT)
 MODEL = record(id=TEXT, object=constant("model"), created=COUNT, owned_by=TEXT, max_model_len=nullable(COUNT))

@@ -11,6 +11,7 @@ from openai_kv.server import (
     admin,
     chat,
     completions,
+    embeddings,
     generate,
     health,
     input_tokens,
@@ -27,6 +28,8 @@ from openai_kv.server.dispatch import Access, Endpoint, Resource
 from openai_kv.server.forward import forwardable
 from openai_kv.server.middleware import ExchangeMiddleware
 from openai_kv.server.rate_limit import RateLimiter
+from openai_kv.server.responses import endpoints as responses
+from openai_kv.server.responses.events import OF_UPSTREAMS
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +69,13 @@ def endpoints(metrics_access: Access) -> Mapping[str, Mapping[str, Endpoint]]:
         "/v1/chat/completions": {"POST": Endpoint(forwardable(chat.create_chat_completion), generates=True)},
         "/v1/completions": {"POST": Endpoint(forwardable(completions.create_completion), generates=True)},
         "/v1/chat/completions/input_tokens": {"POST": Endpoint(forwardable(input_tokens.count_input_tokens))},
+        "/v1/responses": {"POST": Endpoint(forwardable(responses.create_response, OF_UPSTREAMS), generates=True)},
+        "/v1/responses/input_tokens": {"POST": Endpoint(forwardable(responses.count_input_tokens))},
+        "/v1/responses/{id}": {
+            "GET": Endpoint(responses.get_response),
+            "DELETE": Endpoint(responses.delete_response),
+        },
+        "/v1/embeddings": {"POST": Endpoint(forwardable(embeddings.create_embeddings), generates=True)},
         "/v1/models": {"GET": Endpoint(models.list_models)},
         "/v1/models/{id:path}": {"GET": Endpoint(models.get_model)},
         "/generate": {"POST": Endpoint(generate.generate, generates=True)},

@@ -17,7 +17,7 @@ from openai_kv.server.envelope import encode, envelope, error_headers, to_reques
 from openai_kv.server.fields import Notes, Object
 from openai_kv.server.middleware import Exchange
 from openai_kv.server.protocol import SESSION_ID, Limits
-from openai_kv.server.streaming import EventStream, event
+from openai_kv.server.streaming import CHUNKS, EventStream, Framing
 
 Schema = Callable[[Limits], Object]
 NUMBER = re.compile(r"[0-9]*\.?[0-9]+(e[+-]?[0-9]+)?", re.ASCII | re.IGNORECASE)
@@ -119,9 +119,10 @@ class Call:
         response = Response(content, status, dict(headers or {}), media_type)
         await response(self.scope, self.receive, self.send)
 
-    def open_stream(self) -> EventStream:
+    def open_stream(self, framing: Framing = CHUNKS) -> EventStream:
         """From here on the answer is events; nothing is sent yet."""
-        self.stream = EventStream(self.send, self.context.settings.server.write_timeout, self.exchange.arrival)
+        timeout = self.context.settings.server.write_timeout
+        self.stream = EventStream(self.send, timeout, self.exchange.arrival, framing)
         self.stream.headers |= self.headers_of_answer()
         return self.stream
 
@@ -129,7 +130,7 @@ class Call:
         """The envelope: as an HTTP error, or as the last event of a stream that has begun."""
         refusal = to_request_error(error, self.exchange.request_id)
         if self.stream is not None and self.stream.started:
-            await self.stream.finish(event(envelope(refusal)))
+            await self.stream.fail(refusal)
         elif not self.exchange.has_begun:
             all_headers = {**error_headers(refusal), **(headers or {})}
             await self.respond(encode(envelope(refusal)), status=refusal.status, headers=all_headers)

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from openai_kv.request import Grammar
+from openai_kv.request import Grammar, SamplingParams
 from openai_kv.server.breakpoints import MarkedPrompt, render_marked
 from openai_kv.server.call import Call
 from openai_kv.server.chat_output import ChatOutput, chat_grammar, plan_output
@@ -19,30 +19,53 @@ from openai_kv.server.sampling import output_budget, sampling_params
 from openai_kv.server.violations import excluded
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A chat that can be generated: its prompt, how its output is read, how it is sampled."""
+
+    marked: MarkedPrompt
+    output: ChatOutput
+    params: SamplingParams
+
+    @property
+    def prompt(self) -> Prompt:
+        return Prompt(self.marked.token_ids)
+
+
 async def create_chat_completion(call: Call) -> None:
     body = await call.parse(chat_body)
     check_stream(body)
     check_template_options(body)
-    wanted, logprobs, n = wanted_tokens(body), wanted_logprobs(body), body.get("n", 1)
+    plan = await make_plan(call, body)
+    reply = ChatReply(call, body, new_id("chatcmpl"), [plan.prompt], body.get("n", 1), plan.output)
+    await carry_out(call, body, plan, reply)
+
+
+async def make_plan(call: Call, body: Mapping[str, Any]) -> Plan:
+    """Raises RequestError for whatever of a checked body can't be done."""
+    wanted, logprobs = wanted_tokens(body), wanted_logprobs(body)
     marked, output, grammar = await asyncio.to_thread(prepare, call, body)
-    prompt = marked.token_ids
-    max_model_len = call.context.engine.info.max_model_len
-    budget = output_budget(len(prompt), wanted, max_model_len, "messages")
+    budget = output_budget(len(marked.token_ids), wanted, call.context.engine.info.max_model_len, "messages")
     budget = budget if wanted else capped(budget, call.context.settings.server.default_max_tokens)
-    reply = ChatReply(call, body, new_id("chatcmpl"), [Prompt(prompt)], n, output)
     params = sampling_params(body, budget, call.context.sampling_defaults, logprobs, body.get("prompt_logprobs"))
+    return Plan(marked, output, replace(params, grammar=grammar, visible_token_ids=output.visible_token_ids))
+
+
+async def carry_out(call: Call, body: Mapping[str, Any], plan: Plan, reply: ChatReply) -> None:
+    """Generate and answer."""
     request = engine_request(
         call,
         body,
         request_id=reply.id,
         group=reply.id,
         kind="chat",
-        prompt=prompt,
-        params=replace(params, grammar=grammar, visible_token_ids=output.visible_token_ids),
+        prompt=plan.marked.token_ids,
+        params=plan.params,
         turn=count_turns(body["messages"]),
-        places=marked.places,
+        places=plan.marked.places,
     )
-    with Generation(call, body, choices_of(request, n), lambda: reply.reasoning_tokens) as generation:
+    requests = choices_of(request, body.get("n", 1))
+    with Generation(call, body, requests, lambda: reply.reasoning_tokens, reply.finish_reasons) as generation:
         await (stream if body.get("stream") else collect)(generation, reply)
 
 

@@ -32,6 +32,7 @@ class ChatReply(Reply):
         output: ChatOutput,
     ) -> None:
         super().__init__(call, body, reply_id, prompts, candidates)
+        self.finish_reasons: dict[int, str] = {}
         self._output = output
         self._deltas: dict[int, Deltas] = defaultdict(lambda: Deltas(output))
         self._reasoning: dict[int, ReasoningTokens] = defaultdict(lambda: reasoning_counter(call, output))
@@ -61,7 +62,7 @@ class ChatReply(Reply):
         message, reader = Message(self._output.parser), ChoiceReader(self._output)
         for event in reader.take(part.text, part.finish_reason):
             message.take(event)
-        return {"index": index, "message": message.to_json(), **self.tokens(part), **reader.ending(part)}
+        return {"index": index, "message": message.to_json(), **self.tokens(part), **self.ending(index, reader, part)}
 
     def chunk_choices(self, index: int, part: Part, first: bool) -> list[dict[str, Any]]:
         """With the first token the role, then what the text tells, at the end the reason: each a chunk of its own.
@@ -77,8 +78,13 @@ class ChatReply(Reply):
                 choices.append(self.chunk_choice(index, delta, part))
                 part.clear()
         if part.finish_reason:
-            choices.append({**self.chunk_choice(index, {}, part), **deltas.reader.ending(part)})
+            choices.append({**self.chunk_choice(index, {}, part), **self.ending(index, deltas.reader, part)})
         return choices
+
+    def ending(self, index: int, reader: ChoiceReader, part: Part) -> dict[str, Any]:
+        ending = reader.ending(part)
+        self.finish_reasons[index] = ending["finish_reason"]
+        return ending
 
     def chunk_choice(self, index: int, delta: Mapping[str, Any], part: Part) -> dict[str, Any]:
         return {"index": index, "delta": delta, **self.tokens(part), **RUNNING}

@@ -16,6 +16,7 @@ from openai_kv.errors import (
     RequestError,
     RequestTimeoutError,
     UnavailableError,
+    UpstreamError,
 )
 from openai_kv.server.auth import Authenticator
 from openai_kv.server.body import check_content_type, read_body
@@ -113,7 +114,7 @@ class Resource:
         allowance.check()
 
     def report(self, call: Call, error: Exception) -> None:
-        call.exchange.error_code = error_code(error)
+        call.exchange.error_code, call.exchange.error_reason = error_code(error), error_reason(error)
         if call.exchange.generation is not None:
             call.exchange.generation = replace(call.exchange.generation, error_code=error_code(error))
         if isinstance(error, OverloadedError) and error.reason:
@@ -136,6 +137,15 @@ def error_code(error: Exception) -> str:
     if isinstance(error, ClientLeft | SlowReader):
         return str(abort_reason(error))
     return error.code if isinstance(error, RequestError) else InternalError.default_code
+
+
+def error_reason(error: Exception) -> str | None:
+    """What an upstream's failure came from, for the log: a client is not told. Control characters are escaped."""
+    if not isinstance(error, UpstreamError):
+        return None
+    cause = error.__cause__
+    reason = str(error) if cause is None else f"{type(cause).__name__}: {cause}"
+    return reason.encode("unicode_escape").decode()[:200]
 
 
 def abort_reason(error: Exception) -> str | None:

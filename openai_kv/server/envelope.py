@@ -21,7 +21,9 @@ class SlowReader(Exception):
 
 
 def to_request_error(error: Exception, request_id: str) -> RequestError:
-    """A RequestError as it is; anything else is our fault, is logged, and says no more than the request id."""
+    """A RequestError as it is; anything else is our fault and is logged. Of ours the client hears the request id."""
+    if isinstance(error, InternalError):
+        return InternalError(f"{error.message.rstrip('.')} ({request_id}).")
     if isinstance(error, RequestError):
         return error
     logger.error("request %s failed", request_id, exc_info=error)

@@ -20,6 +20,7 @@ from openai_kv.server.retention import retention
 from openai_kv.server.telemetry import Timing, generation_stats
 
 Batch = list[tuple[int, RequestOutput]]
+STARTED_AT_ONCE = 64  # thousands would hold up everybody else's streams
 
 
 def new_id(prefix: str) -> str:
@@ -44,7 +45,7 @@ def engine_request(
     turn: int = 1,
     places: Sequence[Place] = (),
 ) -> EngineRequest:
-    """`kind` is chat, completion or generate; requests of one call share `group`. `places`: where breakpoints are."""
+    """`kind` as in RequestInfo; requests of one call share `group`. `places`: where breakpoints are."""
     info = RequestInfo(
         request_id=request_id,
         num_prompt_tokens=len(prompt),
@@ -79,7 +80,8 @@ def further_choice(request: EngineRequest, choice: int) -> EngineRequest:
 class Generation:
     """A context around everything a call does with its requests: on the way out, what still runs is aborted.
 
-    `count_reasoning`: tokens of reasoning among those that have come.
+    `count_reasoning`: tokens of reasoning among those that have come. `told_reasons`: finish reasons by the index of
+    the request, as far as the client was told others than the engine's.
     """
 
     def __init__(
@@ -88,11 +90,13 @@ class Generation:
         body: Mapping[str, Any],
         requests: Sequence[EngineRequest],
         count_reasoning: Callable[[], int] = lambda: 0,
+        told_reasons: Mapping[int, str] | None = None,
     ) -> None:
         self.call = call
         self.body = body
         self.requests = requests
         self.count_reasoning = count_reasoning
+        self.told_reasons = {} if told_reasons is None else told_reasons
         self.last: dict[int, RequestOutput] = {}
         self._first_token: float | None = None
         self._latest = 0.0
@@ -112,7 +116,8 @@ class Generation:
     def stats(self) -> GenerationStats:
         finished = all(map(self.is_finished, range(len(self.requests))))
         timing = Timing(self._first_token, self._latest if finished else self.seconds)
-        stats = generation_stats(self.body, self.call.context.model_names[0], self.requests, self.last, timing)
+        model = self.call.context.served_as(self.body.get("model"))
+        stats = generation_stats(self.body, model, self.requests, self.last, timing, self.told_reasons)
         return replace(stats, num_reasoning_tokens=self.count_reasoning())
 
     @property
@@ -154,9 +159,13 @@ async def alone(outputs: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[
 async def together(generators: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[Batch, None]:
     """All generators at once; the first error of any ends it."""
     ready: asyncio.Queue[tuple[int, RequestOutput] | Exception | None] = asyncio.Queue(len(generators))
-    tasks = [asyncio.create_task(pump(index, outputs, ready)) for index, outputs in enumerate(generators)]
-    running = len(tasks)
+    tasks: list[asyncio.Task[None]] = []
+    running = len(generators)
     try:
+        for index, outputs in enumerate(generators):
+            tasks.append(asyncio.create_task(pump(index, outputs, ready)))
+            if len(tasks) % STARTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
         while running:
             items = [await ready.get()]
             items += [ready.get_nowait() for _ in range(ready.qsize())]

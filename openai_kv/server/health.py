@@ -8,7 +8,7 @@ from importlib import metadata
 
 from openai_kv import __version__
 from openai_kv.engine.async_engine import EngineState
-from openai_kv.errors import InternalError, NotFoundError, UnavailableError
+from openai_kv.errors import ExporterUnavailableError, InternalError, NotFoundError, UnavailableError
 from openai_kv.server.call import Call
 from openai_kv.server.envelope import encode, envelope, error_headers
 
@@ -56,7 +56,7 @@ async def metrics(call: Call) -> None:
     try:
         async with asyncio.timeout(SCRAPE_SECONDS):
             content = await first_page(pages)
-    except TimeoutError:
+    except (TimeoutError, ExporterUnavailableError):
         raise InternalError("The metrics exporter does not answer.") from None
     if content is None:
         raise NotFoundError("No metrics exporter offers a page.")
@@ -64,12 +64,22 @@ async def metrics(call: Call) -> None:
 
 
 async def first_page(pages: Sequence["Future[bytes | None]"]) -> bytes | None:
-    """Of the first exporter that has one; those that are left waiting in a queue are cancelled."""
+    """Of the first exporter that has one; those that are left waiting in a queue are cancelled.
+
+    Raises ExporterUnavailableError if there is none, but one that might have had one could not be asked.
+    """
+    failure: ExporterUnavailableError | None = None
     try:
         for page in pages:
-            content = await asyncio.wrap_future(page)
+            try:
+                content = await asyncio.wrap_future(page)
+            except ExporterUnavailableError as error:
+                failure = error
+                continue
             if content is not None:
                 return content
+        if failure is not None:
+            raise failure
         return None
     finally:
         for page in pages:

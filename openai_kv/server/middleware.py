@@ -23,9 +23,10 @@ CLIENT_LEFT = 499
 class Exchange:
     """One request and its response. `arrival` is of `time.monotonic`, `arrival_time` Unix time; `route` a template.
 
-    `server` is the local end of the connection, `upstream` the pattern of the one that answers. `headers` are of any
+    `server` is the local end of the connection, `upstream` the pattern of the one that answers, `upstream_server` where
+    it is. `headers` are of any
     answer, unless it has its own; `has_begun`: they have left. Whoever gets to know `error_code` and `generation` sets
-    them.
+    them. `error_reason` is for the log only.
     """
 
     request_id: str
@@ -38,10 +39,12 @@ class Exchange:
     route: str = "unmatched"
     key_id: str = "-"
     upstream: str | None = None
+    upstream_server: tuple[str, int] = ("", 0)
     status: int = CLIENT_LEFT
     has_begun: bool = False
     headers: dict[str, str] = field(default_factory=dict)
     error_code: str | None = None
+    error_reason: str | None = None
     generation: GenerationStats | None = None
 
     @property
@@ -63,6 +66,8 @@ class Exchange:
             tracestate=self.tracestate,
             generation=self.generation,
             upstream=self.upstream,
+            upstream_address=self.upstream_server[0],
+            upstream_port=self.upstream_server[1],
         )
 
 
@@ -95,9 +100,10 @@ class ExchangeMiddleware:
 
     def report(self, exchange: Exchange) -> None:
         stats = exchange.stats()
+        reason = f" ({exchange.error_reason})" if exchange.error_reason else ""
         logger.log(
             logging.DEBUG if stats.route in POLLED else logging.INFO,
-            "%s %s %s %d %.1f ms key=%s upstream=%s",
+            "%s %s %s %d %.1f ms key=%s upstream=%s error=%s",
             exchange.request_id,
             stats.method,
             stats.route,
@@ -105,6 +111,7 @@ class ExchangeMiddleware:
             stats.seconds * 1000,
             exchange.key_id,
             exchange.upstream or "-",
+            f"{exchange.error_code or '-'}{reason}",
         )
         self.exporters.on_http_request(stats)
 

@@ -12,10 +12,13 @@ from openai_kv.server.protocol import (
     chat_body,
     completion_body,
     detokenize_body,
+    embedding_body,
     generate_body,
     pin_body,
     tokenize_body,
 )
+from openai_kv.server.responses.endpoints import QUERY as RESPONSE_QUERY
+from openai_kv.server.responses.fields import countable_body, response_body
 from openai_kv.server.snapshot import BLOCKS_QUERY, TREE_QUERY
 
 
@@ -42,6 +45,19 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "POST /v1/chat/completions/input_tokens": Operation(
         "Count the tokens of a chat", chat_body, answers.INPUT_TOKENS, errors=(404, 502)
+    ),
+    "POST /v1/responses": Operation(
+        "Answer, in the form of the Responses API", response_body, answers.RESPONSE, (404, 429, 502, 503), streams=True
+    ),
+    "POST /v1/responses/input_tokens": Operation(
+        "Count the tokens of a response's input", countable_body, answers.INPUT_TOKENS, errors=(404, 502)
+    ),
+    "GET /v1/responses/{id}": Operation(
+        "A stored response", answer=answers.RESPONSE, errors=(400, 404), query=RESPONSE_QUERY
+    ),
+    "DELETE /v1/responses/{id}": Operation("Forget a response", answer=answers.FORGOTTEN, errors=(404,)),
+    "POST /v1/embeddings": Operation(
+        "A vector for each text", embedding_body, answers.EMBEDDINGS, errors=(404, 429, 502)
     ),
     "POST /generate": Operation(
         "Generate, and tell what the cache did", generate_body, answers.GENERATION, errors=(404, 429), streams=True

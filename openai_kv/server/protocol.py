@@ -1,7 +1,8 @@
 """The request bodies of the contract as field tables, and the limits they go by.
 
 Fields the contract knows and this server doesn't act on yet are Neutral: a value that asks for nothing passes, any
-other is refused by name. Nothing is ignored in silence but what the contract accepts without effect.
+other is refused by name. Nothing is ignored in silence but what the contract accepts without effect: Accepted.
+docs/compatibility.md has a row for each field.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,9 @@ from typing import Any
 
 from openai_kv.config import ServerSettings
 from openai_kv.outputs import ModelInfo
+from openai_kv.request import Pooling
 from openai_kv.server.fields import (
+    Accepted,
     Array,
     Boolean,
     Check,
@@ -50,7 +53,7 @@ TEMPLATE_OWN = frozenset(
     {"messages", "tools", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize"}
 )
 STREAM_OPTIONS = Object(
-    {"include_usage": Boolean(), "continuous_usage_stats": Boolean(), "include_obfuscation": Boolean()}
+    {"include_usage": Boolean(), "continuous_usage_stats": Boolean(), "include_obfuscation": Accepted(Boolean())}
 )
 CACHE_OPTIONS = Object({"mode": Choice(("implicit", "explicit")), "ttl": Duration()})
 SESSION_ID = String(128, empty=False)
@@ -64,10 +67,11 @@ class Limits:
     server: ServerSettings
     vocab_size: int
     max_model_len: int
+    hidden_size: int
 
     @classmethod
     def of(cls, server: ServerSettings, info: ModelInfo) -> "Limits":
-        return cls(server, info.vocab_size, info.max_model_len)
+        return cls(server, info.vocab_size, info.max_model_len, info.hidden_size)
 
 
 def check_stop(limits: Limits) -> Check:
@@ -105,9 +109,9 @@ def common_fields(limits: Limits) -> dict[str, Check]:
         "session_id": SESSION_ID,
         "prompt_cache_key": String(64, empty=False),
         "cache_salt": CACHE_SALT,
-        "user": String(),
-        "safety_identifier": String(128),
-        "metadata": FreeObject(16, 64, String(512)),
+        "user": Accepted(String()),
+        "safety_identifier": Accepted(String(128)),
+        "metadata": Accepted(FreeObject(16, 64, String(512))),
         "prompt_cache_retention": Choice(("in_memory", "24h")),
         "prompt_cache_options": CACHE_OPTIONS,
         "response_format": check_response_format,
@@ -133,10 +137,10 @@ def chat_body(limits: Limits) -> Object:
         **template_fields(limits),
         "max_completion_tokens": Integer(1, MAX_INTEGER),
         "max_tokens": Integer(1, MAX_INTEGER),
-        "service_tier": Choice(("auto", "default", "flex", "scale", "priority", "fast")),
-        "store": Boolean(),
-        "verbosity": Choice(("low", "medium", "high")),
-        "prediction": FreeObject(),
+        "service_tier": Accepted(Choice(("auto", "default", "flex", "scale", "priority", "fast"))),
+        "store": Accepted(Boolean()),
+        "verbosity": Accepted(Choice(("low", "medium", "high"))),
+        "prediction": Accepted(FreeObject()),
         "n": Integer(1, limits.server.max_n),
         "logprobs": Boolean(),
         "top_logprobs": Integer(0, limits.server.max_logprobs),
@@ -165,6 +169,27 @@ def completion_body(limits: Limits) -> Object:
         "suffix": Neutral(("",)),
     }
     return Object(fields, ("model",), RENAMED)
+
+
+def embedding_body(limits: Limits) -> Object:
+    whole = f"Its vectors have {limits.hidden_size} dimensions, and it isn't known to be trained for shorter ones."
+    fields: Mapping[str, Check] = {
+        "model": String(),
+        "input": Prompts(limits.server.max_embedding_inputs, limits.vocab_size, empty=False),
+        "encoding_format": Choice(("float", "base64")),
+        "dimensions": Neutral((limits.hidden_size,), whole),
+        "pooling": Choice(tuple(Pooling)),
+        "add_special_tokens": Boolean(),
+        "session_id": SESSION_ID,
+        "cache_salt": CACHE_SALT,
+        "priority": Integer(-1000, 1000),
+        "user": Accepted(String()),
+        "normalize": Neutral((True,)),
+        "use_activation": Neutral((True,)),
+        "messages": Neutral((), "Use 'input'."),
+        **dict.fromkeys(("truncate_prompt_tokens", "embed_dtype", "endianness"), UNSUPPORTED),
+    }
+    return Object(fields, ("model", "input"), {"prompt": "input", "input_ids": "input", "prompt_token_ids": "input"})
 
 
 def generate_body(limits: Limits) -> Object:
@@ -203,6 +228,7 @@ def detokenize_body(limits: Limits) -> Object:
 def pin_body(limits: Limits) -> Object:
     fields: Mapping[str, Check] = {
         **template_fields(limits),
+        "add_generation_prompt": Neutral((False,), "It is no part of what chats have in common."),
         "model": String(),
         "prompt": String(),
         "prompt_token_ids": TokenIds(limits.vocab_size),

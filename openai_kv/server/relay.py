@@ -3,7 +3,7 @@
 import httpx
 
 from openai_kv.server.call import Call
-from openai_kv.server.streaming import DONE, EventStream
+from openai_kv.server.streaming import EventStream, Framing
 
 RETURNED = frozenset(
     {b"content-type", b"content-length", b"content-encoding", b"retry-after", b"retry-after-ms", b"x-should-retry"}
@@ -14,8 +14,8 @@ PREFIXES = (b"openai-", b"x-ratelimit-")
 class Relay(EventStream):
     """Nothing of ours is in it, no keep-alive either, until the upstream fails in the middle of events."""
 
-    def __init__(self, call: Call, response: httpx.Response) -> None:
-        super().__init__(call.send, call.context.settings.server.write_timeout, call.exchange.arrival)
+    def __init__(self, call: Call, response: httpx.Response, framing: Framing) -> None:
+        super().__init__(call.send, call.context.settings.server.write_timeout, call.exchange.arrival, framing)
         self._response = response
         self._is_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         self._tail = b""
@@ -34,7 +34,7 @@ class Relay(EventStream):
     async def finish(self, data: bytes = b"") -> None:
         """Events end with an error and `[DONE]`; other answers stay incomplete: uvicorn closes the connection."""
         if self._is_events:
-            await self.send(self._gap() + data + DONE, more=False)
+            await self.send(self._gap() + data + self.framing.done, more=False)
 
     def _gap(self) -> bytes:
         """What ends the event that was cut, if one was."""

@@ -14,7 +14,7 @@ from openai_kv.server.generation import Batch, Generation
 from openai_kv.server.logprobs import LogprobFormat
 from openai_kv.server.parts import Part
 from openai_kv.server.prompts import Prompt
-from openai_kv.server.streaming import event
+from openai_kv.server.streaming import CHUNKS, Framing, event
 from openai_kv.server.usage import cache_headers, usage
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ class Reply:
 
     object: ClassVar[str]
     chunk_object: ClassVar[str]
+    framing: Framing = CHUNKS
 
     def __init__(
         self, call: Call, body: Mapping[str, Any], reply_id: str, prompts: Sequence[Prompt], candidates: int
@@ -132,7 +133,11 @@ class Reply:
             self._event([choice], {**extra, **(once if number == 0 else {})}) for number, choice in enumerate(choices)
         )
 
-    def usage_chunk(self, last: Collection[RequestOutput]) -> bytes:
+    def keep(self, content: bytes) -> None:
+        """`content` is the whole answer, which nobody has seen yet."""
+
+    def last_events(self, last: Collection[RequestOutput]) -> bytes:
+        """Usage, if it is asked for."""
         return self._event([], {"usage": self.usage(last)}) if self._include_usage else b""
 
     def _event(self, choices: list[dict[str, Any]], extra: Mapping[str, Any]) -> bytes:
@@ -145,12 +150,13 @@ async def collect(generation: Generation, reply: Reply) -> None:
         reply.add(batch)
     last = generation.last.values()
     content = await off_loop_if(reply.size > INLINE_ENTRIES, lambda: encode(reply.whole(last)))
+    reply.keep(content)
     await generation.call.answer_bytes(content, cache_headers(last))
 
 
 async def stream(generation: Generation, reply: Reply) -> None:
-    """Events as they come, one send a step; then `[DONE]`."""
-    events = generation.call.open_stream()
+    """Events as they come, one send a step; then how it ended."""
+    events = generation.call.open_stream(reply.framing)
     async for batch in generation.batches():
         last = tuple(generation.last.values())
         if generation.prompts_started:
@@ -158,7 +164,7 @@ async def stream(generation: Generation, reply: Reply) -> None:
         large = sum(len(output.prompt_logprobs) for _, output in batch) > INLINE_ENTRIES
         if data := await off_loop_if(large, partial(reply.chunks, batch, last)):
             await events.send(data)
-    await events.finish(reply.usage_chunk(generation.last.values()))
+    await events.finish(reply.last_events(generation.last.values()))
 
 
 async def off_loop_if(large: bool, work: Callable[[], T]) -> T:

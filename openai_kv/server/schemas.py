@@ -6,6 +6,7 @@ from functools import singledispatch
 from typing import Any
 
 from openai_kv.server.fields import (
+    Accepted,
     Array,
     Boolean,
     Check,
@@ -31,6 +32,7 @@ from openai_kv.server.tool_fields import (
     check_tool_choice,
     function_kind,
 )
+from openai_kv.server.variants import TextOrObject, Variant
 
 Schema = dict[str, Any]
 
@@ -100,6 +102,11 @@ def _(check: Neutral) -> Schema:
 
 
 @schema_of.register
+def _(check: Accepted) -> Schema:
+    return {**schema_of(check.check), "description": "has no effect"}
+
+
+@schema_of.register
 def _(check: FreeObject) -> Schema:
     names = bounded(maxLength=check.max_key) | ({"not": {"enum": sorted(check.forbidden)}} if check.forbidden else {})
     return bounded(
@@ -142,7 +149,7 @@ def _(check: LogitBias) -> Schema:
 
 @schema_of.register
 def _(check: Prompts) -> Schema:
-    one: list[Check] = [String(), TokenIds(check.vocab_size)]
+    one: list[Check] = [String(empty=check.empty), TokenIds(check.vocab_size)]
     several: list[Check] = [Array(entry, check.maximum, empty=False) for entry in one]
     return {"anyOf": [schema_of(form) for form in one + several]}
 
@@ -156,6 +163,21 @@ def _(_check: Name) -> Schema:
 def _(check: Tools) -> Schema:
     """That names differ isn't told."""
     return array(schema_of(TOOL), check.maximum, empty=False)
+
+
+@schema_of.register
+def _(check: Variant) -> Schema:
+    """Without a `type` it is of the default kind."""
+    forms = [of_kind(kind, schema_of(form)) for kind, form in check.kinds.items()]
+    if check.default is not None:
+        form = check.kinds[check.default]
+        forms.append(schema_of(Object({**form.fields, "type": Neutral(())}, form.required)))
+    return {"anyOf": forms}
+
+
+@schema_of.register
+def _(check: TextOrObject) -> Schema:
+    return {"anyOf": [schema_of(check.text), schema_of(check.object)]}
 
 
 def tool_choice() -> Schema:
@@ -184,6 +206,10 @@ def message() -> Schema:
 
 
 def part(kind: str) -> Schema:
-    schema = schema_of(PARTS[kind])
+    return of_kind(kind, schema_of(PARTS[kind]))
+
+
+def of_kind(kind: str, schema: Schema) -> Schema:
+    """Of an object that says in `type` what it is."""
     fields = {**schema["properties"], "type": {"type": "string", "enum": [kind]}}
     return {**schema, "properties": fields, "required": ["type", *schema["required"]]}

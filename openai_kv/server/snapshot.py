@@ -53,13 +53,11 @@ async def cache_blocks(call: Call) -> None:
     query = {"offset": 0, "limit": 256, "state": None, **read_query(call, BLOCKS_QUERY)}
     offset, limit, state = query["offset"], query["limit"], query["state"]
 
-    def read(engine: Engine) -> tuple[list[dict[str, Any]], CacheStats]:
-        return engine.snapshot().blocks(state, offset, limit), engine.stats().cache
-
-    rows, cache = await call.context.engine.call(read)
-    total = block_counts(cache)[state or "total"]
-    following = offset + len(rows) if rows and offset + len(rows) < total else None
-    await call.answer({"total": total, "offset": offset, "limit": limit, "next_offset": following, "blocks": rows})
+    page, cache = await call.context.engine.call(
+        lambda engine: (engine.snapshot().blocks(state, offset, limit), engine.stats().cache)
+    )
+    answer = {"total": block_counts(cache)[state or "total"], "offset": offset, "limit": limit}
+    await call.answer({**answer, "next_offset": page.following, "blocks": page.rows})
 
 
 def read_query(call: Call, checks: Mapping[str, Check]) -> dict[str, Any]:

@@ -6,13 +6,15 @@ that an early error could not be a plain HTTP error, and closes streams of its o
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sse_starlette import ServerSentEvent
 from starlette.types import Send
 
-from openai_kv.server.envelope import SlowReader, encode
+from openai_kv.errors import RequestError
+from openai_kv.server.envelope import SlowReader, encode, envelope
 
 DONE = ServerSentEvent("[DONE]", sep="\n").encode()
 KEEP_ALIVE = ServerSentEvent(comment="keep-alive", sep="\n").encode()
@@ -23,8 +25,20 @@ HEADERS = (
 )
 
 
-def event(payload: Mapping[str, Any]) -> bytes:
-    return ServerSentEvent(encode(payload).decode(), sep="\n").encode()
+def event(payload: Mapping[str, Any], name: str | None = None) -> bytes:
+    """With a `name` it has a line of its own for it."""
+    return ServerSentEvent(encode(payload).decode(), event=name, sep="\n").encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How a stream tells of a failure, and what comes after everything else."""
+
+    failure: Callable[[RequestError], bytes]
+    done: bytes
+
+
+CHUNKS = Framing(lambda error: event(envelope(error)), DONE)
 
 
 class EventStream:
@@ -33,7 +47,8 @@ class EventStream:
     One task sends outputs and another keep-alives; each message is whole events, and the lock keeps headers first.
     """
 
-    def __init__(self, send: Send, write_timeout: float, arrival: float) -> None:
+    def __init__(self, send: Send, write_timeout: float, arrival: float, framing: Framing = CHUNKS) -> None:
+        self.framing = framing
         self.started = False
         self.headers: dict[str, str] = {}
         self.last_sent = arrival
@@ -54,8 +69,12 @@ class EventStream:
         await self.send(KEEP_ALIVE)
 
     async def finish(self, data: bytes = b"") -> None:
-        """The last events, if there are more, then `[DONE]`."""
-        await self.send(data + DONE, more=False)
+        """The last events, if there are more, then `[DONE]` or what stands for it."""
+        await self.send(data + self.framing.done, more=False)
+
+    async def fail(self, error: RequestError) -> None:
+        """The same after something went wrong."""
+        await self.finish(self.framing.failure(error))
 
     async def _start(self) -> None:
         if self.started:

@@ -24,14 +24,17 @@ def generation_stats(
     requests: Sequence[EngineRequest],
     last: Mapping[int, RequestOutput],
     timing: Timing,
+    told_reasons: Mapping[int, str],
 ) -> GenerationStats:
-    """The requests of one call, as far as they got: `last` is the latest output of each, by index."""
+    """The requests of one call, as far as they got: `last` is the latest output of each, by index.
+
+    `model` is the configured name or pattern of the one that was asked for; for `told_reasons` see Generation.
+    """
     first, outputs = requests[0], last.values()
-    chat = first.info.kind == "chat" or "messages" in body
     params = first.params
     return GenerationStats(
-        operation="chat" if chat else "text_completion",
-        request_model=body.get("model", model),
+        operation=operation(first.info.kind, body),
+        request_model=model,
         response_id=first.group,
         stream=bool(body.get("stream")),
         num_choices=body.get("n", 1),
@@ -45,7 +48,7 @@ def generation_stats(
         stop=params.stop,
         seed=params.seed,
         session_id=first.info.session_id,
-        finish_reasons=finish_reasons(last),
+        finish_reasons=finish_reasons(last, told_reasons),
         hit_kind=last[0].hit_kind if 0 in last else "miss",
         num_prompt_tokens=sum(request.info.num_prompt_tokens for request in requests if request.choice == 0),
         num_output_tokens=sum(output.num_output_tokens for output in outputs),
@@ -61,15 +64,22 @@ def generation_stats(
     )
 
 
+def operation(kind: str, body: Mapping[str, Any]) -> str:
+    """By the GenAI conventions; `kind` is a RequestInfo's."""
+    if kind == "embedding":
+        return "embeddings"
+    return "chat" if kind == "chat" or "messages" in body else "text_completion"
+
+
 def output_type(body: Mapping[str, Any]) -> str:
     """json where the answer has to be JSON."""
     return "text" if body.get("response_format", {}).get("type", "text") == "text" else "json"
 
 
-def finish_reasons(last: Mapping[int, RequestOutput]) -> tuple[str, ...]:
-    """In the order of the choices."""
-    reasons = [last[index].finish_reason for index in sorted(last)]
-    return tuple(str(reason) for reason in reasons if reason is not None)
+def finish_reasons(last: Mapping[int, RequestOutput], told: Mapping[int, str]) -> tuple[str, ...]:
+    """Of the choices that ended, in their order; `told` are those that the client reads otherwise than the engine."""
+    ended = [index for index in sorted(last) if last[index].finish_reason is not None]
+    return tuple(told.get(index, str(last[index].finish_reason)) for index in ended)
 
 
 def longest_queue(outputs: Collection[RequestOutput]) -> float | None:

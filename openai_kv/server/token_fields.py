@@ -56,18 +56,19 @@ class LogitBias:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """One prompt or several, text or token ids; returned as a list with one kind of entry."""
+    """One prompt or several, text or token ids; returned as a list with one kind of entry. `empty`: of a text."""
 
     maximum: int
     vocab_size: int
+    empty: bool = True
 
     def __call__(self, value: Any, path: str, notes: Notes) -> list[Any]:
         if isinstance(value, str):
-            return [value]
+            return [String(empty=self.empty)(value, path, notes)]
         if isinstance(value, list) and value and type(value[0]) in (int, float):
             return [TokenIds(self.vocab_size)(value, path, notes)]
         if not isinstance(value, list):
             raise wrong_type(path, "a string or an array", value)
         of_text = bool(value) and isinstance(value[0], str)
-        entry: Check = String() if of_text else TokenIds(self.vocab_size)
+        entry: Check = String(empty=self.empty) if of_text else TokenIds(self.vocab_size)
         return Array(entry, self.maximum, empty=False)(value, path, notes)

@@ -38,6 +38,12 @@ class Upstream:
             ),
         )
 
+    @property
+    def server(self) -> tuple[str, int]:
+        """Its host and port."""
+        url = httpx.URL(self.settings.base_url)
+        return url.host, url.port or (443 if url.scheme == "https" else 80)
+
     async def send(self, method: str, path: str, headers: Sequence[Header], body: bytes) -> httpx.Response:
         """The answer with its body still to be read; close it. No header goes out but these and our own.
 

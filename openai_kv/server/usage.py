@@ -1,6 +1,6 @@
 """The usage objects and counters of a response, summed over its requests."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from openai_kv.outputs import RequestOutput
@@ -25,6 +25,17 @@ def usage(outputs: Collection[RequestOutput], reasoning_tokens: int = 0) -> dict
             "accepted_prediction_tokens": 0,
             "rejected_prediction_tokens": 0,
         },
+    }
+
+
+def response_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as OpenAI's ResponseUsage."""
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": usage["prompt_tokens_details"],
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": usage["completion_tokens_details"]["reasoning_tokens"]},
+        "total_tokens": usage["total_tokens"],
     }
 
 

@@ -54,56 +54,58 @@ class WatchedPolicy(EvictionPolicy):
             raise self._failure
 
     def start(self, cache: CacheInfo) -> None:
-        self._call("start", lambda: self.policy.start(cache))
+        self._call("start", lambda: self.policy.start(cache), None)
 
     def on_insert(self, block: BlockInfo) -> None:
-        self._call("on_insert", lambda: self.policy.on_insert(block))
+        self._call("on_insert", lambda: self.policy.on_insert(block), None)
 
     def on_access(self, block: BlockInfo) -> None:
-        self._call("on_access", lambda: self.policy.on_access(block))
+        self._call("on_access", lambda: self.policy.on_access(block), None)
 
     def on_miss(self, info: RequestInfo, depth: int) -> None:
-        self._call("on_miss", lambda: self.policy.on_miss(info, depth))
+        self._call("on_miss", lambda: self.policy.on_miss(info, depth), None)
 
     def on_evictable(self, block: BlockInfo) -> None:
-        self._call("on_evictable", lambda: self.policy.on_evictable(block))
+        self._call("on_evictable", lambda: self.policy.on_evictable(block), None)
 
     def on_unevictable(self, block: BlockInfo) -> None:
-        self._call("on_unevictable", lambda: self.policy.on_unevictable(block))
+        self._call("on_unevictable", lambda: self.policy.on_unevictable(block), None)
 
     def on_evict(self, block: BlockInfo) -> None:
         self.evicted.append(block.key)
-        self._call("on_evict", lambda: self.policy.on_evict(block))
+        self._call("on_evict", lambda: self.policy.on_evict(block), None)
 
     def admit(self, block: BlockInfo) -> bool:
-        return self._call("admit", lambda: self.policy.admit(block))
+        return self._call("admit", lambda: self.policy.admit(block), True)
 
     def on_request_finished(self, info: RequestInfo) -> None:
-        self._call("on_request_finished", lambda: self.policy.on_request_finished(info))
+        self._call("on_request_finished", lambda: self.policy.on_request_finished(info), None)
 
     def record_attention(self, block: BlockInfo, score: float) -> None:
-        self._call("record_attention", lambda: self.policy.record_attention(block, score))
+        self._call("record_attention", lambda: self.policy.record_attention(block, score), None)
 
     def select_victim(self, candidates: AbstractSet[BlockInfo]) -> BlockInfo:
         counted = CountedSet(candidates)
-        victim = self._call("select_victim", lambda: self.policy.select_victim(counted))
+        victim = self._call("select_victim", lambda: self.policy.select_victim(counted), None)
         self.decisions += 1
         self.examined += counted.examined
-        if not isinstance(victim, BlockView) or victim not in candidates:
-            self._fail(f"select_victim answered {victim!r}, {explain(victim)}")
-        return victim
+        if isinstance(victim, BlockView) and victim in candidates:
+            return victim
+        self._fail(f"select_victim answered {victim!r}, {explain(victim)}")
+        return next(iter(candidates))
 
-    def _call(self, hook: str, call: Callable[[], T]) -> T:
+    def _call(self, hook: str, call: Callable[[], T], default: T) -> T:
+        """`default` after a failure: it is kept here, and the cache's guard need not write it into the log as well."""
         begin = perf_counter()
         try:
             return call()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._fail(f"{hook} raised {type(error).__name__}: {error}", error)
-            raise
+            return default
         finally:
             self.seconds += perf_counter() - begin
 
-    def _fail(self, problem: str, cause: Exception | None = None) -> None:
+    def _fail(self, problem: str, cause: BaseException | None = None) -> None:
         if self._failure is None:
             self._failure = PolicyFailure(f"{self.policy.name}: {problem}")
             self._failure.__cause__ = cause

@@ -66,7 +66,12 @@ def test_a_small_sample_will_do(sample: int) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "problem"),
-    [({"policies": "lru+best"}, "lru, best; it takes lru"), ({"policies": ()}, "none"), ({"sample": 0}, "sample")],
+    [
+        ({"policies": "lru+best"}, "lru, best; it takes lru"),
+        ({"policies": ()}, "none"),
+        ({"sample": 0}, "sample"),
+        ({"policies": "lru+h2o"}, "lru, h2o; .* none that looks at attention"),
+    ],
 )
 def test_wrong_options_are_refused(wrong: dict[str, object], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):

@@ -3,6 +3,7 @@
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from openai_kv.errors import ConfigError
 from openai_kv.metrics import HttpStats
 from openai_kv.plugins import load_plugins
 from tests.otel.receiver import Receiver, attributes, receiver
+from tests.server.remote import answering, remote
 from tests.server.serving import CHAT, Site, live_site
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -94,6 +96,44 @@ async def test_a_chat_is_a_span_under_its_exchange_under_the_clients_own() -> No
             "openai_kv.cache.hit_kind": "exact",
             "openai_kv.preemptions": 0,
         }
+
+
+async def test_what_an_upstream_is_asked_is_a_client_span() -> None:
+    async with remote(answering(b"{}")) as far, remote(answering(b"{}", "404 Not Found")) as lost:
+        known = {"gpt-*": {"base_url": f"{far.url}/v1"}, "lost": {"base_url": lost.url}}
+        async with traced(upstreams=known) as (server, client, received):
+            for path, model in (("chat/completions", "gpt-1"), ("embeddings", "gpt-2"), ("completions", "lost")):
+                await client.post(f"/v1/{path}", json={"model": model}, headers=TRACEPARENT)
+            await client.post("/v1/chat/completions/input_tokens", json={"model": "gpt-1"})
+            await server.exported()
+        spans = {span.name: span for span in received.spans if span.kind == Span.SPAN_KIND_CLIENT}
+        assert spans.keys() == {"chat gpt-*", "embeddings gpt-*", "text_completion lost"}
+        exchanges = {span.span_id for span in received.spans if span.kind == Span.SPAN_KIND_SERVER}
+        assert {span.parent_span_id for span in spans.values()} < exchanges
+        assert {span.trace_id.hex() for span in spans.values()} == {TRACE}
+        assert attributes(spans["chat gpt-*"].attributes) == {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "openai",
+            "gen_ai.request.model": "gpt-*",
+            "server.address": "127.0.0.1",
+            "server.port": int(far.url.rpartition(":")[2]),
+        }
+        failed = spans["text_completion lost"]
+        assert (attributes(failed.attributes)["error.type"], failed.status.code) == ("404", Status.STATUS_CODE_ERROR)
+
+
+async def test_models_are_told_by_their_configured_names() -> None:
+    async with traced(model_names=("fake", "any-*")) as (server, client, received):
+        for model in ("fake", "any-1", "any-2"):
+            await client.post("/v1/chat/completions", json={**CHAT, "model": model})
+        await client.post("/v1/embeddings", json={"model": "any-3", "input": "x"})
+        await client.post("/generate", json={"prompt": "x", "max_tokens": 1})
+        await server.exported()
+    names = Counter(span.name for span in received.spans if span.kind == Span.SPAN_KIND_INTERNAL)
+    assert names == {"chat fake": 1, "chat any-*": 2, "embeddings any-*": 1, "text_completion fake": 1}
+    (vector,) = [span for span in received.spans if span.name.startswith("embeddings")]
+    told = {name for name in attributes(vector.attributes) if name.startswith("gen_ai.re")}
+    assert told == {"gen_ai.request.model", "gen_ai.response.model", "gen_ai.response.id"}
 
 
 async def test_histograms() -> None:

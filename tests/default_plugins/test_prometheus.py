@@ -85,6 +85,7 @@ vllm:cache_config_info | gauge | block_size num_gpu_blocks cache_dtype enable_pr
 vllm:prefix_cache_queries_total | counter
 vllm:prefix_cache_hits_total | counter
 vllm:prompt_tokens_total | counter
+openai_kv_expired_blocks_total | counter
 vllm:prompt_tokens_cached_total | counter
 vllm:generation_tokens_total | counter
 vllm:num_preemptions_total | counter

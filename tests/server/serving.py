@@ -131,8 +131,8 @@ class Site:
     async def exported(self) -> None:
         """Wait until the exporters have had what was reported."""
         async with asyncio.timeout(20):
-            for done in self.context.exporters.flush():
-                await asyncio.wrap_future(done)
+            flushed = map(asyncio.wrap_future, self.context.exporters.flush())
+            await asyncio.gather(*flushed, return_exceptions=True)
 
     async def settle(self) -> None:
         """Everything has ended, and no block is referenced."""

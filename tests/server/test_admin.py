@@ -5,7 +5,7 @@ STATS = {
     "model", "block_size", "dtype", "policy", "blocks", "utilization", "token_capacity", "tree_nodes", "exact_entries",
     "namespaces", "memory_pressure", "waste", "bytes_total", "bytes_used", "active_requests", "groups", "tiers",
     "hit_count", "miss_count", "hit_rate", "hits", "prompt_tokens", "hit_tokens", "token_hit_rate", "eviction_count",
-    "evictions_by_policy", "preemption_count", "pins", "since",
+    "evictions_by_policy", "expired_blocks", "preemption_count", "pins", "since",
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_unknown_urls_and_methods() -> None:
     async with site() as server:
-        for path in ("/", "/v2", "/v1/chat/completions/", "/health/", "/v1/models/", "/v1/embeddings"):
+        for path in ("/", "/v2", "/v1/chat/completions/", "/health/", "/v1/models/", "/v1/moderations"):
             check_error(await server.client.get(path), 404, "unknown_url")
         for method in ("GET", "PUT", "DELETE", "OPTIONS", "BREW"):
             response = await server.client.request(method, "/v1/chat/completions")
@@ -162,7 +162,9 @@ async def test_our_own_fault_says_only_the_request_id(caplog: pytest.LogCaptureF
 async def test_a_failing_step_is_an_error_of_its_requests_only(caplog: pytest.LogCaptureFixture) -> None:
     async with site() as server:
         server.runner.inner.fail_at = {1}
-        check_error(await server.chat(), 500, "internal_error")
+        response = await server.chat()
+        message = check_error(response, 500, "internal_error")["message"]
+        assert message == f"The engine failed on this request ({response.headers['x-request-id']})."
         assert (await server.chat()).status_code == 200
         await server.settle()
 
@@ -173,6 +175,7 @@ async def test_prompts_and_keys_are_never_logged(caplog: pytest.LogCaptureFixtur
         assert (await server.chat()).status_code == 200
         assert (await server.chat(cache_salt="pepper", top_p=7)).status_code == 400
     assert "/v1/chat/completions 200" in caplog.text
+    assert caplog.messages[-1].endswith("upstream=- error=decimal_above_max_value")
     assert not any(word in caplog.text for word in ("alice", "pepper", "cache?"))
 
 

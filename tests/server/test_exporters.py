@@ -13,8 +13,9 @@ from openai_kv.metrics import HttpStats, MetricsExporter, StepStats
 from openai_kv.plugins import load_plugins
 from openai_kv.server import health
 from openai_kv.server.run import Signals, close_exporters
-from tests.server.serving import check_error, site
+from tests.server.serving import Site, check_error, site
 
+HTTP = HttpStats("GET", "/health", 200, 0.1)
 EXAMPLES = Path(__file__).parents[2] / "plugins"
 
 
@@ -24,12 +25,13 @@ class Blocked(MetricsExporter):
     name = "blocked"
 
     def __init__(self) -> None:
-        self.go = threading.Event()
+        self.entered, self.go = threading.Event(), threading.Event()
 
     def on_step(self, stats: StepStats) -> None:
         self.go.wait()
 
     def on_http_request(self, stats: HttpStats) -> None:
+        self.entered.set()
         self.go.wait()
 
     def close(self) -> None:
@@ -64,6 +66,46 @@ async def test_a_page_that_does_not_come_is_an_error(monkeypatch: pytest.MonkeyP
         blocked.go.set()
         await server.exported()
         assert (await server.client.get("/metrics")).text == "late"
+
+
+class PageRaises(MetricsExporter):
+    name = "raises"
+
+    def scrape(self) -> bytes | None:
+        raise OSError("no page")
+
+
+class NoPage(MetricsExporter):
+    name = "no page"
+
+    def scrape(self) -> bytes | None:
+        return None
+
+
+def replace_exporters(server: Site, *exporters: MetricsExporter, capacity: int = 100) -> ExporterGroup:
+    group = ExporterGroup(exporters, capacity=capacity)
+    object.__setattr__(server.context, "exporters", group)
+    return group
+
+
+async def test_an_exporter_that_fails_is_no_missing_page_and_another_may_have_one() -> None:
+    async with site(exporters=[PageRaises()]) as server:
+        assert (await server.client.get("/metrics")).text == "up 1\n", "of the exporter that records"
+        replace_exporters(server, PageRaises(), NoPage())
+        check_error(await server.client.get("/metrics"), 500, "internal_error")
+        replace_exporters(server, NoPage())
+        check_error(await server.client.get("/metrics"), 404, "unknown_url")
+
+
+async def test_a_full_queue_is_no_missing_page() -> None:
+    blocked = BlockedPage()
+    async with site() as server:
+        group = replace_exporters(server, blocked, capacity=1)
+        group.on_http_request(HTTP)
+        assert await asyncio.to_thread(blocked.entered.wait, 20)
+        group.on_http_request(HTTP)
+        check_error(await server.client.get("/metrics"), 500, "internal_error")
+        blocked.go.set()
 
 
 async def test_generations_are_told_with_their_exchange() -> None:
@@ -116,8 +158,22 @@ async def test_a_second_signal_gives_up_on_them(caplog: pytest.LogCaptureFixture
     signals, blocked = Signals(), Blocked()
     group = ExporterGroup([blocked])
     for _ in range(3):
-        group.on_http_request(HttpStats("GET", "/health", 200, 0.1))
+        group.on_http_request(HTTP)
     signals.second.set()
     await close_exporters(group, signals)
     assert "metrics exporter blocked is not waited for" in caplog.text
+    assert "in all" not in caplog.text
     blocked.go.set()
+
+
+async def test_at_the_end_the_log_says_how_much_was_lost(caplog: pytest.LogCaptureFixture) -> None:
+    blocked = Blocked()
+    group = ExporterGroup([blocked, NoPage()], capacity=1)
+    for _ in range(9):
+        group.on_http_request(HTTP)
+    lost = group.dropped["blocked"]
+    blocked.go.set()
+    await close_exporters(group, Signals())
+    assert lost > 1
+    told = [record.getMessage() for record in caplog.records if "in all" in record.message]
+    assert told == [f"metrics exporter blocked has lost {lost} records in all"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import socket
 from asyncio import StreamReader, StreamWriter
 from typing import Any
@@ -35,7 +36,7 @@ async def test_bodies_status_and_headers_pass_unchanged() -> None:
     script = answering(body, "418 Teapot", **headers, set_cookie="a=b", server="x", openai_processing_ms="5")
     async with remote(script) as far, live_site(**upstreams(far.url)) as (server, url), httpx.AsyncClient() as client:
         sent = b'{ "model":"gpt-x", "temperature": 9e9, "n":1.0, "mystery":null, "model": "gpt-x" }'
-        for path in (CHAT_URL, "/v1/completions", "/v1/chat/completions/input_tokens"):
+        for path in (CHAT_URL, "/v1/completions", "/v1/embeddings", "/v1/chat/completions/input_tokens"):
             answer = await client.post(url + path, content=sent, headers={"x-request-id": "ours"})
             assert (answer.status_code, answer.content) == (418, body)
             assert far.received[-1].line == f"POST {path} HTTP/1.1"
@@ -364,3 +365,16 @@ async def test_the_sdk_through_us() -> None:
         with pytest.raises(openai.RateLimitError) as caught:
             await client.chat.completions.create(**GPT)  # type: ignore[call-overload]
         assert caught.value.code == "slow_down"
+
+
+async def test_the_log_says_what_a_502_came_from(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "openai_kv")
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    async with remote(answering(b"", "302 Found", location="/x")) as elsewhere, httpx.AsyncClient() as client:
+        for target in (nowhere, elsewhere.url):
+            async with live_site(**upstreams(target)) as (server, url):
+                check_error(await client.post(url + CHAT_URL, json=GPT), 502, "upstream_unreachable")
+                await server.exporter.until(lambda: len(server.exporter.http) == 1)
+    ends = [message.partition("upstream=gpt-* ")[2] for message in caplog.messages if f"{CHAT_URL} 502" in message]
+    assert ends[0].startswith("error=upstream_unreachable (ConnectError: ")
+    assert ends[1:] == ["error=upstream_unreachable (The upstream of this model answers with a redirect.)"]

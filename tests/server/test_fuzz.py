@@ -16,17 +16,22 @@ from openai_kv.server.openapi import describe
 from openai_kv.server.protocol import Limits
 from tests.server.serving import CHAT, site
 
-PATHS = describe(endpoints(Access.KEY), Limits(ServerSettings(), 256, 512), has_keys=False)["paths"]
+PATHS = describe(endpoints(Access.KEY), Limits(ServerSettings(), 256, 512, 8), has_keys=False)["paths"]
 PROMPT = {"model": "fake", "prompt": "a b", "max_tokens": 3}
+RESPONSE = {"model": "fake", "input": "a b", "max_output_tokens": 3}
 BODIES: Mapping[str, Mapping[str, Any]] = {
     "/v1/chat/completions": CHAT,
     "/v1/chat/completions/input_tokens": CHAT,
     "/v1/completions": PROMPT,
+    "/v1/responses": RESPONSE,
+    "/v1/responses/input_tokens": RESPONSE,
+    "/v1/embeddings": {"model": "fake", "input": "a b"},
     "/generate": PROMPT,
     "/tokenize": {"prompt": "a b"},
     "/cache/pin": {"prompt": "a b"},
     "/detokenize": {"tokens": [1, 2]},
 }
+ENDS = tuple(f"event: response.{status}\n" for status in ("completed", "incomplete", "failed"))
 NUMBERS = (-(2**63), -1, 0, 1, 1.0, 3, 0.5, 2**31, 2**63, 1e308, 255, 256, 511, 512)
 SCALARS = (
     st.none()
@@ -53,8 +58,24 @@ MESSAGES = st.lists(
     min_size=1,
     max_size=3,
 )
+ITEMS = st.lists(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "x"])},
+        optional={
+            "role": st.sampled_from(["system", "user", "assistant", "x"]),
+            "content": st.text(max_size=20) | VALUES,
+            "call_id": st.just("a") | VALUES,
+            "name": st.just("f") | VALUES,
+            "arguments": st.just("{}") | VALUES,
+            "output": st.text(max_size=20) | VALUES,
+        },
+    ),
+    min_size=1,
+    max_size=3,
+)
 LIKELY: Mapping[str, st.SearchStrategy[Any]] = {
     "messages": MESSAGES,
+    "input": ITEMS,
     "model": st.just("fake"),
     "stream": st.booleans(),
     "max_tokens": st.integers(0, 600),
@@ -81,7 +102,8 @@ def check(path: str, body: dict[str, Any], response: httpx.Response) -> None:
     if response.status_code >= 400:
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}, shown
     if response.headers["content-type"].startswith("text/event-stream"):
-        assert response.text.endswith("data: [DONE]\n\n"), shown
+        last = response.text.rstrip("\n").rpartition("\n\n")[2]
+        assert last == "data: [DONE]" or last.startswith(ENDS), shown
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))

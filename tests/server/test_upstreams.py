@@ -25,6 +25,7 @@ def load(entry: dict[str, Any], pattern: str = "gpt-*") -> UpstreamSettings:
     ("entry", "expected"),
     [
         ({}, "upstreams.gpt-*.base_url is missing"),
+        ({"base_ulr": "http://x"}, "unknown setting upstreams.gpt-*.base_ulr; did you mean upstreams.gpt-*.base_url?"),
         ({"base_url": "ftp://x/v1"}, "upstreams.gpt-*.base_url = 'ftp://x/v1': should be a URL like https://"),
         ({"base_url": "https:///v1"}, "should be a URL"),
         ({"base_url": "api.example.com/v1"}, "should be a URL"),

@@ -137,9 +137,13 @@ def test_the_seed_decides_the_lives() -> None:
         (Nothing, "nothing: select_victim answered None, which is no block"),
     ],
 )
-def test_a_wrong_answer_and_an_exception_are_found(policy: type[EvictionPolicy], problem: str) -> None:
-    with pytest.raises(PolicyFailure, match=problem):
+def test_a_wrong_answer_and_an_exception_are_found(
+    policy: type[EvictionPolicy], problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(PolicyFailure, match=problem) as caught:
         check_lives(policy)
+    assert isinstance(caught.value.__cause__, ValueError) == (policy is Raises)
+    assert caplog.records == [], "it is told once, by what is raised"
 
 
 def test_chance_without_a_seed_is_found() -> None:

@@ -1,0 +1,73 @@
+"""The sizes of a model from its configuration: it is built without memory for its weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from openai_kv.errors import ModelLoadError
+from openai_kv.model_runner.attention.interface import IMPLEMENTATION, register
+from openai_kv.model_runner.kv_pool import LayerShape, token_bytes
+from openai_kv.model_runner.loader import DTYPES, CausalLM, one_line
+from openai_kv.model_runner.probe import ModelShapes, measure
+from openai_kv.model_runner.quiet import quiet
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutline:
+    """`layers`: K and V of one token in each; `token_bytes`: over all layers, by KV format."""
+
+    architecture: str
+    dtype: str
+    num_parameters: int
+    weight_bytes: int
+    max_model_len: int | None
+    layers: tuple[LayerShape, ...]
+    token_bytes: Mapping[str, int]
+
+
+def read_outline(path: Path, *, dtype: str = "auto", trust_remote_code: bool = False) -> ModelOutline:
+    """Of the folder at `path`, of which only `config.json` is read. `dtype` auto: what the configuration states.
+
+    The layers themselves are asked for their shapes, as when the model is served: on the meta device, where tensors
+    have a shape and no memory. Raises ModelLoadError, in one line, for what transformers or we can't run.
+    """
+    register()
+    try:
+        with quiet():
+            config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
+            model = _empty_model(config, dtype, trust_remote_code)
+    except Exception as error:  # transformers lets through whatever its parts raise
+        raise ModelLoadError(f"can't read a model's configuration from {path}: {one_line(error)}") from error
+    return _outline(model, measure(CausalLM.wrap(model)))
+
+
+def _empty_model(config: PreTrainedConfig, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
+    chosen = DTYPES.get(dtype) or config.get_text_config().dtype or config.dtype or torch.float32
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config,
+            dtype=chosen,
+            attn_implementation=IMPLEMENTATION,
+            experts_implementation="batched_mm",  # the others ask which experts are chosen, or for bfloat16
+            trust_remote_code=trust_remote_code,
+        )
+    model.eval()
+    return model
+
+
+def _outline(model: PreTrainedModel, shapes: ModelShapes) -> ModelOutline:
+    """Tied weights count once, as they lie in memory once. K and V have the type of the weights."""
+    dtype = str(model.dtype).removeprefix("torch.")
+    weights = list(model.parameters())
+    return ModelOutline(
+        architecture=type(model).__name__,
+        dtype=dtype,
+        num_parameters=sum(weight.numel() for weight in weights),
+        weight_bytes=sum(tensor.nbytes for tensor in (*weights, *model.buffers())),
+        max_model_len=CausalLM.wrap(model).max_model_len,
+        layers=shapes.layers,
+        token_bytes={dtype: token_bytes(shapes.layers, model.dtype)},
+    )

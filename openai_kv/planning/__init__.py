@@ -1,0 +1,1 @@
+"""What fits: `openai-kv plan` reckons memory from a model's configuration alone."""

@@ -1,0 +1,58 @@
+"""The command `plan`: from a configuration to a table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from openai_kv import model_store
+from openai_kv.config import Settings
+from openai_kv.errors import ConfigError
+from openai_kv.model_runner.outline import ModelOutline, read_outline
+from openai_kv.planning.plan import Plan, Wish, make_plan
+from openai_kv.planning.report import describe, make_table, show_bytes, write_json
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line; 0 and the empty text: not given."""
+
+    model: str
+    context: int
+    concurrency: int
+    memory: int
+    json: Path | None
+
+
+def plan(settings: Settings, own: Mapping[str, Any], progress: model_store.Progress) -> int:
+    """Print the table, write the file; 1 if what was wished fits in no format. Raises ConfigError, ModelLoadError."""
+    options = Options(**own)
+    if options.json and not options.json.parent.is_dir():
+        raise ConfigError(f"{options.json}: no such folder")
+    folder = model_store.resolve_config(options.model or settings.model.model, home=settings.home, progress=progress)
+    outline = read_outline(folder, dtype=settings.model.dtype, trust_remote_code=settings.model.trust_remote_code)
+    made = make_plan(outline, make_wish(options, outline, settings.cache.block_size))
+    Console().print(describe(outline), make_table(made), highlight=False, sep="\n")
+    if options.json:
+        write_json(options.json, made)
+    return tell_misfit(made)
+
+
+def make_wish(options: Options, outline: ModelOutline, block_size: int) -> Wish:
+    """Raises ConfigError if neither the command nor the model says how long a conversation is, or it says too much."""
+    context = options.context or outline.max_model_len
+    if context is None:
+        raise ConfigError("the model's configuration states no longest context: give --context")
+    if outline.max_model_len is not None and context > outline.max_model_len:
+        raise ConfigError(f"--context {context}: the model takes {outline.max_model_len} tokens at most")
+    return Wish(context, options.concurrency, block_size, options.memory or None)
+
+
+def tell_misfit(made: Plan) -> int:
+    if any(row.conversations >= made.wish.concurrency for row in made.formats):
+        return 0
+    least = min(row.needed_bytes for row in made.formats) + made.outline.weight_bytes
+    Console(stderr=True).print(f"does not fit: it takes at least {show_bytes(least)}", markup=False, highlight=False)
+    return 1

@@ -1,0 +1,1 @@
+"""/v1/responses: a chat in other words. docs/responses.md."""

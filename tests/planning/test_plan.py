@@ -1,0 +1,132 @@
+"""`openai-kv plan`: by formula what a served model really takes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from openai_kv.cli import main
+from openai_kv.model_runner.kv_pool import KVPool
+from openai_kv.model_runner.loader import load_model
+from openai_kv.model_runner.outline import read_outline
+from openai_kv.model_runner.probe import measure
+from openai_kv.planning.plan import Wish, make_plan
+from tests.tiny_models import FAMILIES, save_tiny_model
+
+SMOLLM2 = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+    "dtype": "bfloat16",
+}
+TOKEN_BYTES = 2 * 30 * 3 * 64 * 2
+WEIGHT_BYTES = 2 * 134_515_008  # the model card's 135 M
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Of a model nobody has here: a configuration and nothing else."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(SMOLLM2), encoding="utf-8")
+    return path
+
+
+def plan(path: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    out = path.parent / "plan.json"
+    code = main(["plan", str(path), "--json", str(out), *options])
+    return code, json.loads(out.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_says_what_storages_take(family: str, tmp_path: Path) -> None:
+    served = load_model(save_tiny_model(family, tmp_path))
+    (tmp_path / "model.safetensors").unlink()
+    outline = read_outline(tmp_path)
+    pool = KVPool.allocate(measure(served).layers, num_blocks=12, block_size=16, dtype=served.model.dtype)
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in served.model.parameters()}
+    assert outline.weight_bytes == pytest.approx(sum(storage.nbytes() for storage in storages.values()), rel=0.02)
+    (planned,) = make_plan(outline, Wish(context=90, concurrency=2, block_size=16)).formats
+    assert planned.needed_blocks == 12
+    assert planned.needed_bytes == pool.nbytes
+
+
+def test_the_formula_of_a_known_model(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, made = plan(config, "--context", "1000", "--concurrency", "4", "--memory", "1GiB")
+    (row,) = made["formats"]
+    assert (code, row["kv_cache_dtype"], row["token_bytes"]) == (0, "bfloat16", TOKEN_BYTES)
+    assert made["weight_bytes"] == pytest.approx(WEIGHT_BYTES, rel=1e-4)
+    assert row["needed_blocks"] == 4 * 63
+    assert row["num_blocks"] == (2**30 - made["weight_bytes"]) // (16 * TOKEN_BYTES)
+    assert row["conversations"] == row["num_blocks"] // 63
+    assert "2 * 30 layers * 3 heads * 64 = 11,520 numbers" in capsys.readouterr().out
+
+
+def test_without_a_context_it_is_the_longest(config: Path) -> None:
+    _, made = plan(config)
+    assert made["context"] == 8192
+    assert made["formats"][0]["needed_bytes"] == 8192 * TOKEN_BYTES
+
+
+def test_another_dtype_and_block_size(config: Path) -> None:
+    _, made = plan(config, "--dtype", "float32", "--block-size", "64", "--context", "65")
+    (row,) = made["formats"]
+    assert (row["kv_cache_dtype"], row["token_bytes"], row["needed_blocks"]) == ("float32", 2 * TOKEN_BYTES, 2)
+
+
+def test_what_does_not_fit_is_an_exit_code(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, made = plan(config, "--memory", "300MB")
+    assert (code, made["formats"][0]["conversations"]) == (1, 0)
+    assert "does not fit: it takes at least 436.6 MiB" in capsys.readouterr().err
+
+
+def test_memory_below_the_weights_holds_nothing(config: Path) -> None:
+    code, made = plan(config, "--memory", "100MB")
+    assert (code, made["formats"][0]["num_blocks"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--memory", "much"], "'much' should be a size like 1GiB"),
+        (["--memory", "0"], "'0' should be more than nothing"),
+        (["--context", "0"], "'0' is not a whole number above 0"),
+        (["--context", "9000"], "--context 9000: the model takes 8192 tokens at most"),
+        (["--json", "/nowhere/at/all.json"], "/nowhere/at/all.json: no such folder"),
+    ],
+)
+def test_wrong_options_are_told(
+    config: Path, options: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(config), *options]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("{}", encoding="utf-8")
+    assert main(["plan", str(path)]) == 1
+    assert "can't read a model's configuration" in capsys.readouterr().err
+
+
+def test_no_memory_is_taken_for_weights(config: Path) -> None:
+    """A model of 400 GB is planned in a moment."""
+    large = {
+        **SMOLLM2,
+        "hidden_size": 8192,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "num_hidden_layers": 80,
+    }
+    config.write_text(json.dumps({**large, "intermediate_size": 65536, "tie_word_embeddings": False}), encoding="utf-8")
+    outline = read_outline(config)
+    assert outline.weight_bytes > 270e9
+    assert outline.token_bytes == {"bfloat16": 2 * 80 * 8 * 128 * torch.bfloat16.itemsize}
