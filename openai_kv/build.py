@@ -83,6 +83,9 @@ class EngineBuilder:
             max_model_len=self.settings.server.max_model_len or None,
             max_pinned_fraction=cache.max_pinned_fraction,
             cache_dir=self.settings.home / "operators",
+            optimize=engine.optimize,
+            quantization=model.quantization,
+            batch_invariant=engine.batch_invariant,
         )
 
     def _manager(self, runner: ModelRunner) -> KVCacheManager:
