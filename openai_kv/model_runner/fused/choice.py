@@ -14,7 +14,7 @@ WORTH = 1.2  # less than this may be chance
 
 
 def brgemm_rows() -> int:
-    """The least of ROWS from which on torch's brgemm is faster in bfloat16 (it is with AMX); 0: never."""
+    """The least of ROWS from which on torch's brgemm is faster in bfloat16; 0: never, or there is none."""
     if not operators.has_brgemm():
         return 0
     x, weight = (torch.randn(size, DEPTH).bfloat16() for size in (ROWS[-1], COLUMNS))
