@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx
@@ -16,8 +17,14 @@ import jsonschema
 
 from openai_kv.grammar.schema import SchemaError, SchemaLimits, check_schema
 
-PROMPT = "Give me one short example of the data that the schema describes, as JSON: "
+PROMPT = "Reply with a short JSON value that this schema allows, and nothing else: "
+EXAMPLES = (  # what is asked, in the words that a small model understands best
+    ({"properties": {"name": {"type": "string"}, "age": {"minimum": 0}}}, {"name": "Ann", "age": 31}),
+    ({"items": {"type": "boolean"}}, [True, False]),
+    ({"maximum": 9}, 4),
+)
 LIMITS = SchemaLimits(65536, 32)
+VALIDATOR = jsonschema.Draft202012Validator
 
 
 @dataclass(frozen=True)
@@ -26,11 +33,12 @@ class Answer:
     status: int
     text: str = ""
     finish_reason: str = ""
+    num_tokens: int = 0
 
     @property
     def is_valid(self) -> bool:
         try:
-            jsonschema.validate(json.loads(self.text), self.schema, jsonschema.Draft202012Validator)
+            jsonschema.validate(json.loads(self.text), self.schema, VALIDATOR, format_checker=VALIDATOR.FORMAT_CHECKER)
         except (ValueError, jsonschema.ValidationError):
             return False
         return True
@@ -54,16 +62,24 @@ def is_enforceable(schema: Any) -> bool:
         return False
 
 
+def conversation(schema: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    for example, value in EXAMPLES:
+        yield {"role": "user", "content": PROMPT + json.dumps(example)}
+        yield {"role": "assistant", "content": json.dumps(value)}
+    yield {"role": "user", "content": PROMPT + json.dumps(schema)}
+
+
 async def ask(client: httpx.AsyncClient, schema: Mapping[str, Any], seed: int, max_tokens: int) -> Answer:
     wanted = {"type": "json_schema", "json_schema": {"name": "example", "schema": schema, "strict": True}}
-    messages = [{"role": "user", "content": PROMPT + json.dumps(schema)}]
-    sampling = {"temperature": 1, "seed": seed, "max_tokens": max_tokens}
-    body = {"model": (await client.get("/v1/models")).json()["data"][0]["id"], "messages": messages, **sampling}
+    sampling = {"temperature": 1, "seed": seed, **({"max_tokens": max_tokens} if max_tokens else {})}
+    model = (await client.get("/v1/models")).json()["data"][0]["id"]
+    body = {"model": model, "messages": list(conversation(schema)), **sampling}
     response = await client.post("/v1/chat/completions", json={**body, "response_format": wanted})
     if response.status_code != 200:
         return Answer(schema, response.status_code, response.text)
     choice = response.json()["choices"][0]
-    return Answer(schema, 200, choice["message"]["content"], choice["finish_reason"])
+    num_tokens = response.json()["usage"]["completion_tokens"]
+    return Answer(schema, 200, choice["message"]["content"], choice["finish_reason"], num_tokens)
 
 
 async def ask_all(url: str, schemas: list[Mapping[str, Any]], max_tokens: int, at_once: int) -> list[Answer]:
@@ -81,18 +97,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("suite", type=Path)
     parser.add_argument("--url", default="http://127.0.0.1:8000")
-    parser.add_argument("--max-tokens", type=int, default=512)
-    parser.add_argument("--count", type=int, default=50, help="this many, evenly over the suite")
+    parser.add_argument("--max-tokens", type=int, default=0, help="0: none given, so the rest of the context")
+    parser.add_argument("--count", type=int, default=50, help="this many, evenly over the suite; 0: all")
     parser.add_argument("--at-once", type=int, default=8)
     arguments = parser.parse_args()
     schemas = list(enforceable(arguments.suite))
-    schemas = [schemas[index * len(schemas) // arguments.count] for index in range(arguments.count)]
+    count = arguments.count or len(schemas)
+    schemas = [schemas[index * len(schemas) // count] for index in range(count)]
     answers = asyncio.run(ask_all(arguments.url, schemas, arguments.max_tokens, arguments.at_once))
     accepted = [answer for answer in answers if answer.status == 200]
     stopped = [answer for answer in accepted if answer.finish_reason == "stop"]
+    tokens = [answer.num_tokens for answer in accepted]
     num_valid = sum(answer.is_valid for answer in stopped)
-    print(f"{len(accepted)} answers, {len(stopped)} end by stop, {num_valid} of those valid")
-    print(f"{len(answers) - len(accepted)} schemas refused: unsatisfiable ones")
+    print(f"of {count} schemas: {len(accepted)} answers, {len(stopped)} end by stop, {num_valid} of those valid")
+    print(f"{len(answers) - len(accepted)} without an answer")
+    print(f"tokens an answer: median {median(tokens)}, most {max(tokens)}")
     for answer in answers:
         if answer.status != 200 or answer.finish_reason != "stop" or not answer.is_valid:
             print(answer.status, answer.finish_reason, json.dumps(answer.schema)[:160], "->", answer.text[:160])

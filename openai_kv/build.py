@@ -1,5 +1,6 @@
 """Builds the object graph from the settings and serves it; the one place that knows every layer."""
 
+import gc
 import json
 import logging
 import sys
@@ -20,6 +21,7 @@ from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.engine.engine import Engine
 from openai_kv.engine.reporter import Reporter
 from openai_kv.exporting import ExporterGroup
+from openai_kv.grammar.compiler import Vocabulary, vocabulary_of
 from openai_kv.metrics import ServerInfo
 from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
 from openai_kv.plugins import PluginRegistry, load_plugins
@@ -47,6 +49,7 @@ class EngineBuilder:
     exporters: ExporterGroup
     recording: TextIO | None = None
     tokenizer: "Future[Tokenizer]" = field(default_factory=Future)
+    vocabulary: "Future[Vocabulary]" = field(default_factory=Future)
 
     def __call__(self, on_started: OnStarted) -> Engine:
         """Raises StartupError."""
@@ -57,7 +60,9 @@ class EngineBuilder:
         scheduler = Scheduler(manager, self._limits(runner), detokenizer, on_started=on_started)
         self.exporters.start(self._server_info(runner))
         self.tokenizer.set_result(tokenizer)
+        self.vocabulary.set_result(vocabulary_of(tokenizer, runner.info.vocab_size, runner.info.eos_token_ids))
         reporter = Reporter(detokenizer, self.exporters, self._recorder(manager.block_size))
+        settle_heap()
         return Engine(scheduler, runner, detokenizer, reporter)
 
     def _recorder(self, block_size: int) -> TraceRecorder | None:
@@ -78,6 +83,9 @@ class EngineBuilder:
             max_model_len=self.settings.server.max_model_len or None,
             max_pinned_fraction=cache.max_pinned_fraction,
             cache_dir=self.settings.home / "operators",
+            optimize=engine.optimize,
+            quantization=model.quantization,
+            batch_invariant=engine.batch_invariant,
         )
 
     def _manager(self, runner: ModelRunner) -> KVCacheManager:
@@ -110,6 +118,14 @@ class EngineBuilder:
         )
 
 
+def settle_heap() -> None:
+    """Take what is there by now out of garbage collection: torch and the model's classes alone make a full one hold up
+    every stream for a quarter of a second.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def pin_limits(settings: CacheSettings) -> PinLimits:
     return PinLimits(settings.soft_pin_fraction, settings.max_pinned_fraction, settings.max_pins)
 
@@ -138,6 +154,7 @@ def build_context(settings: Settings, registry: PluginRegistry) -> ServerContext
     return ServerContext(
         engine=AsyncEngine(builder, limits),
         get_tokenizer=builder.tokenizer.result,
+        get_vocabulary=builder.vocabulary.result,
         settings=settings,
         model_names=names,
         exporters=exporters,

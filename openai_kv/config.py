@@ -84,6 +84,7 @@ class ModelSettings(Section):
     model: str = Field("smollm2-135m-instruct", min_length=1, description="model: a name, Hub id, folder or .gguf file")
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N or mps")
     dtype: Dtype = Field("auto", description="type of the weights; auto = the model's own")
+    quantization: Literal["none", "int8"] = Field("none", description="type to keep the weights in; int8: CPU only")
     embedding_pooling: Literal["mean", "last"] = Field(
         "mean", description="what /v1/embeddings makes of a text: mean of all tokens' states, or the last one's"
     )
@@ -118,6 +119,8 @@ class EngineSettings(Section):
         0, ge=0, description="most tokens in one step; 0 = 512 on the CPU, 2048 elsewhere, at least max_num_seqs"
     )
     attention_backend: Literal["auto", "sdpa", "cpu"] = Field("auto", description="attention backend")
+    optimize: bool = Field(True, description="pack weights and fuse layers where a check at start finds them equal")
+    batch_invariant: bool = Field(False, description="same bits however a prompt is cut, batched or cached; CPU only")
     use_generation_config: bool = Field(False, description="take sampling defaults from the model")
 
     @field_validator("max_num_batched_tokens")

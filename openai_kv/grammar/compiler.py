@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from openai_kv.grammar.constraint import MatcherConstraint, Submit
+from openai_kv.grammar.digits import DigitLimit
 from openai_kv.grammar.schema import SchemaError
 from openai_kv.tokenizer import Tokenizer
 
@@ -25,9 +26,10 @@ class CompiledGrammar:
 
     matcher: LLMatcher
     submit: Submit
+    limit: DigitLimit
 
     def start(self) -> MatcherConstraint:
-        return MatcherConstraint(self.matcher.deep_copy(), self.submit)
+        return MatcherConstraint(self.matcher.deep_copy(), self.submit, self.limit)
 
 
 class GrammarCompiler:
@@ -45,6 +47,10 @@ class GrammarCompiler:
     def _vocabulary(self) -> Vocabulary:
         return self._get_vocabulary()
 
+    @cached_property
+    def _limit(self) -> DigitLimit:
+        return DigitLimit.of(self._vocabulary.decode_bytes([index]) for index in range(self._vocabulary.vocab_size))
+
     def _compile(self, grammar: str) -> CompiledGrammar:
         """`grammar` in llguidance's Lark dialect. Raises SchemaError if it is contradictory or beyond the limits."""
         text = LLMatcher.grammar_from_lark(grammar)
@@ -55,7 +61,7 @@ class GrammarCompiler:
         first.compute_bitmask()
         if first.is_error():
             raise SchemaError("nothing can be written that satisfies it")
-        return CompiledGrammar(matcher, self._pool.submit)
+        return CompiledGrammar(matcher, self._pool.submit, self._limit)
 
 
 def vocabulary_of(tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Collection[int]) -> Vocabulary:

@@ -21,6 +21,7 @@ ASSERTIONS = WHOLE_NUMBERS | {
     "exclusiveMaximum", "multipleOf",
 }  # fmt: skip
 ANNOTATIONS = frozenset({"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated"})
+MAX_EXACT = 2**53
 FORMATS = frozenset({"date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 
 
@@ -96,13 +97,21 @@ class SchemaReader:
         return with_real_dates(enforced)
 
     def is_enforced(self, name: str, value: Any, path: str) -> bool:
-        known = name in OF_SCHEMAS | LISTS | SCHEMAS | ASSERTIONS
-        if name == "format":
-            known = value in FORMATS
-        if name == "pattern":
-            known = can_match(value)
-        if name == "multipleOf":
-            known = self.can_count(value)
+        match name:
+            case "format":
+                known = value in FORMATS
+            case "pattern":
+                known = can_match(value)
+            case "multipleOf":
+                known = is_exact(value) and self.can_count(value)
+            case "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum":
+                known = is_exact(value)
+            case "enum" | "const":
+                known = is_exact(value) and can_write(value)
+            case "properties" | "required":
+                known = can_write(list(value))
+            case _:
+                known = name in OF_SCHEMAS | LISTS | SCHEMAS | ASSERTIONS
         if not known:
             self.unenforced.append(path)
         return known
@@ -122,6 +131,21 @@ class SchemaReader:
         if name == "$ref" and value != "#" and not value.startswith("#/"):
             raise SchemaError("may refer to parts of this schema only", path)
         return int(value) if name in WHOLE_NUMBERS else value
+
+
+def can_write(value: Any) -> bool:
+    r"""Whether its texts need no \u: see `JSON_OPTIONS` of the grammars."""
+    return "\\u" not in json.dumps(value, ensure_ascii=False).replace("\\\\", "")
+
+
+def is_exact(value: Any) -> bool:
+    """Whether its numbers are of those that doubles tell from their neighbours, with which the library computes.
+
+    It writes others wrongly, and the constant -2**63 ends the process.
+    """
+    if isinstance(value, Mapping | list):
+        return all(map(is_exact, value.values() if isinstance(value, Mapping) else value))
+    return not isinstance(value, int | float) or abs(value) <= MAX_EXACT
 
 
 def can_match(pattern: str) -> bool:

@@ -1,4 +1,7 @@
-"""How much memory the KV pool takes."""
+"""How much memory the KV pool takes, and giving back what is no longer used."""
+
+import ctypes
+import gc
 
 import psutil
 import torch
@@ -32,6 +35,14 @@ def check_fits(num_bytes: int, device: torch.device) -> None:
             f"a KV pool of {num_bytes / GIB:.1f} GiB does not fit: {free / GIB:.1f} GiB are free; "
             "lower --kv-cache-memory or --num-blocks"
         )
+
+
+def return_freed() -> None:
+    """Hand what was freed back to the system. glibc keeps it otherwise; elsewhere this does nothing."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -11,18 +11,21 @@ from torch import Tensor
 from openai_kv import __version__
 from openai_kv.errors import ConfigError
 from openai_kv.model_runner.attention.backend import AttentionBackend
+from openai_kv.model_runner.attention.cpu import CpuBackend
 from openai_kv.model_runner.attention.interface import PagedStep
 from openai_kv.model_runner.attention.reads import AttentionReads
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.fingerprint import fingerprint
+from openai_kv.model_runner.fused.choice import brgemm_rows
+from openai_kv.model_runner.fused.optimize import optimize, quantize
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_pool import KVPool, num_blocks_for, token_bytes
 from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
 from openai_kv.model_runner.logprobs import MAX_ROWS, token_logprobs
-from openai_kv.model_runner.memory import check_fits, kv_cache_bytes
+from openai_kv.model_runner.memory import check_fits, kv_cache_bytes, return_freed
 from openai_kv.model_runner.pooling import pool
-from openai_kv.model_runner.probe import ModelShapes, check, measure
+from openai_kv.model_runner.probe import ModelShapes, check, check_invariant, measure
 from openai_kv.model_runner.sampler import Sampler, SamplingRow
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import TokenLogprobs
@@ -36,7 +39,9 @@ class RunnerSettings:
 
     `num_blocks` None: as many as `kv_cache_memory` holds, in bytes or as a share of the free memory; that None: 1 GiB
     on the CPU, 0.9 elsewhere. `max_model_len` None: the model's. `max_pinned_fraction` of the blocks may be taken for
-    good, so no request may need them. `cache_dir`: for built operators.
+    good, so no request may need them. `cache_dir`: for built operators. `optimize`: exchange modules for faster ones
+    where there are any. `batch_invariant`: a row's result depends on nothing else in its step. `quantization` of the
+    weights: none or int8.
     """
 
     dtype: str = "auto"
@@ -51,6 +56,9 @@ class RunnerSettings:
     max_model_len: int | None = None
     max_pinned_fraction: float = 0.0
     cache_dir: Path | None = None
+    optimize: bool = True
+    batch_invariant: bool = False
+    quantization: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +96,17 @@ class ModelRunner:
         """Load the transformers folder at `path`; `name` is what it is called. Raises ModelLoadError, ConfigError."""
         device = resolve_device(settings.device)
         model = load_model(path, dtype=settings.dtype, device=device, trust_remote_code=settings.trust_remote_code)
-        return cls(model, select_backend(settings.attention_backend, device, settings.cache_dir), name, settings)
+        invariant = settings.batch_invariant
+        backend = select_backend(settings.attention_backend, device, settings.cache_dir, batch_invariant=invariant)
+        if settings.optimize and isinstance(backend, CpuBackend):
+            model = optimize(model, 0 if invariant else brgemm_rows())
+        if settings.quantization != "none":
+            model = quantize(model)
+        return_freed()
+        runner = cls(model, backend, name, settings)
+        if invariant:
+            check_invariant(model, backend)
+        return runner
 
     @torch.inference_mode()
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:

@@ -38,12 +38,17 @@ def units(machine: str) -> tuple[Unit, ...]:
     operator = Unit("operator", "operator.cpp", ("-fopenmp",))
     generic = _kernels("generic", 4, ())
     if machine not in ("x86_64", "AMD64"):
-        return operator, generic
-    return operator, generic, _kernels("avx2", 8, ("-mavx2", "-mfma", "-mf16c")), _kernels("avx512", 16, AVX512_FLAGS)
+        return operator, *generic
+    avx2 = _kernels("avx2", 8, ("-mavx2", "-mfma", "-mf16c"))
+    return operator, *generic, *avx2, *_kernels("avx512", 16, AVX512_FLAGS, ("-mavx512vnni",))
 
 
-def _kernels(name: str, width: int, flags: tuple[str, ...]) -> Unit:
-    return Unit(name, "kernels.cpp", (f"-DKERNELS=kernels_{name}", f"-DWIDTH={width}", *flags))
+def _kernels(name: str, width: int, flags: tuple[str, ...], int8_flags: tuple[str, ...] = ()) -> tuple[Unit, Unit]:
+    common = (f"-DWIDTH={width}", *flags)
+    return (
+        Unit(name, "kernels.cpp", (f"-DKERNELS=kernels_{name}", *common)),
+        Unit(f"int8_{name}", "int8_kernels.cpp", (f"-DKERNELS=int8_{name}", *common, *int8_flags)),
+    )
 
 
 def build_operator(cache_dir: Path, progress: Callable[[str], None]) -> Path:

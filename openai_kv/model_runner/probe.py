@@ -1,7 +1,7 @@
 """Checks at load that our attention computes what the model's own would; refuses by name what it doesn't."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from openai_kv.errors import ModelLoadError
+from openai_kv.errors import ConfigError, ModelLoadError
 from openai_kv.model_runner.attention.backend import AttentionBackend, AttentionOptions
 from openai_kv.model_runner.attention.interface import IMPLEMENTATION, PagedStep
 from openai_kv.model_runner.input_batch import InputBatch
@@ -57,7 +57,7 @@ def measure(model: CausalLM) -> ModelShapes:
     """
     step = _RecordingStep()
     token = torch.zeros(1, 1, dtype=torch.int64, device=model.model.device)
-    with _refusing(model), torch.inference_mode():
+    with refusing(model), torch.inference_mode():
         states = model.hidden_states(token, token, step)
         logits = model.logits(states)
     if sorted(step.layers) != list(range(model.num_layers)):
@@ -79,7 +79,7 @@ def check(model: CausalLM, backend: AttentionBackend) -> None:
     """
     _refuse_moving_frequencies(model)
     _refuse_unknown_layers(model)
-    with _refusing(model):
+    with refusing(model):
         difference = _difference(_clone(model.model), backend)
     if not difference < TOLERANCE:
         raise ModelLoadError(
@@ -88,8 +88,20 @@ def check(model: CausalLM, backend: AttentionBackend) -> None:
         )
 
 
+@torch.inference_mode()
+def check_invariant(model: CausalLM, backend: AttentionBackend) -> None:
+    """Raise ConfigError if logits depend, in a single bit, on how a prompt is cut into steps."""
+    total = sum(CHUNKS)
+    token_ids = (torch.arange(total) * 37 % int(model.text_config.vocab_size)).tolist()
+    expected, *others = (
+        torch.cat(list(_paged_logits(model, backend, token_ids, chunks))) for chunks in (CHUNKS, (total,), (1,) * total)
+    )
+    if not all(torch.equal(expected, other) for other in others):
+        raise ConfigError(f"batch_invariant: {model.name} has parts whose results depend on the other rows of a step")
+
+
 @contextmanager
-def _refusing(model: CausalLM) -> Iterator[None]:
+def refusing(model: CausalLM) -> Iterator[None]:
     """Whatever a family's code raises when it is driven in a way it doesn't expect: the model is refused by name."""
     try:
         yield
@@ -126,13 +138,15 @@ def _difference(clone: PreTrainedModel, backend: AttentionBackend) -> float:
     return float((actual - expected).abs().max() / expected.abs().max())
 
 
-def _paged_logits(model: CausalLM, backend: AttentionBackend, token_ids: list[int]) -> Iterator[Tensor]:
+def _paged_logits(
+    model: CausalLM, backend: AttentionBackend, token_ids: list[int], chunks: Sequence[int] = CHUNKS
+) -> Iterator[Tensor]:
     num_blocks = -(-len(token_ids) // BLOCK_SIZE)
-    options: dict[str, Any] = {"block_size": BLOCK_SIZE, "dtype": torch.float32, "device": model.model.device}
+    options: dict[str, Any] = {"block_size": BLOCK_SIZE, "dtype": model.model.dtype, "device": model.model.device}
     pool = KVPool.allocate(measure(model).layers, num_blocks=num_blocks, **options)
     table = range(num_blocks - 1, -1, -1)  # not in order, so that a table which is ignored shows
     computed = 0
-    for length in CHUNKS:
+    for length in chunks:
         batch = InputBatch.build(
             [_rows(token_ids[computed : computed + length], computed, table)], BLOCK_SIZE, model.model.device
         )

@@ -39,11 +39,12 @@ def plan_output(call: Call, body: Mapping[str, Any], prompt: Sequence[int]) -> C
     choice = tool_choice(body)
     setting = call.context.settings.chat.reasoning_parser
     thinks = setting == "think" or (setting == "auto" and can_think(tokenizer))
-    parser = choose_parser(call, tokenizer) if choice.mode != "none" else None
+    known = choose_parser(call, tokenizer) if "tools" in body else None
+    parser = known if choice.mode != "none" else None
     if parser is None and choice.must_call:
         raise unsupported("tool_choice", "No tool parser is known for this model; see chat.tool_parser.")
     inside = thinks and ends_inside(tokenizer, body, prompt)
-    markers = (*(parser.markers if parser else ()), *((OPEN, CLOSE) if thinks else ()))
+    markers = (*(known.markers if known else ()), *((OPEN, CLOSE) if thinks else ()))
     visible = frozenset(tokenizer.special_ids[marker] for marker in markers if marker in tokenizer.special_ids)
     return ChatOutput(choice, parser, not body.get("parallel_tool_calls", True), thinks, inside, visible)
 

@@ -92,6 +92,7 @@ class ServerContext:
     """`model_names`: the first is canonical, entries with * or ? match others.
 
     `get_tokenizer` is called in worker threads and only once the engine is ready: it may belong to what was loading.
+    `get_vocabulary`: the same for grammars; by default it is made with the first one, which holds up the interpreter.
     `tool_parsers`: those `auto` may choose from, or the one that is configured.
     `sampling_defaults` replace the contract's for fields a request leaves out. `start_time` is Unix time.
     """
@@ -107,18 +108,19 @@ class ServerContext:
     start_time: float = field(default_factory=time.time)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     upstreams: Upstreams = field(default_factory=Upstreams)
+    get_vocabulary: Callable[[], Vocabulary] | None = None
     grammars: GrammarCompiler = field(init=False)
     responses: ResponseStore = field(init=False)
 
     def __post_init__(self) -> None:
-        def get_vocabulary() -> Vocabulary:
-            info = self.engine.info
-            return vocabulary_of(self.get_tokenizer(), info.vocab_size, info.eos_token_ids)
-
         limits = self.settings.server
         store = ResponseStore(limits.max_stored_responses, limits.max_stored_bytes, limits.response_ttl)
-        object.__setattr__(self, "grammars", GrammarCompiler(get_vocabulary))
+        object.__setattr__(self, "grammars", GrammarCompiler(self.get_vocabulary or self._make_vocabulary))
         object.__setattr__(self, "responses", store)
+
+    def _make_vocabulary(self) -> Vocabulary:
+        info = self.engine.info
+        return vocabulary_of(self.get_tokenizer(), info.vocab_size, info.eos_token_ids)
 
     def serves(self, model: str) -> bool:
         return any(name == model or (is_pattern(name) and matches(model, name)) for name in self.model_names)

@@ -188,6 +188,16 @@ class Neutral:
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A field that may be there, and has no effect."""
+
+    check: Check
+
+    def __call__(self, value: Any, path: str, notes: Notes) -> Any:
+        return self.check(value, path, notes)
+
+
 def without_nulls(value: Any) -> Any:
     """An option of an object that is null is left out."""
     return {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value

@@ -41,9 +41,10 @@ def render_messages(tokenizer: Tokenizer, body: Mapping[str, Any]) -> list[int]:
 
 
 def chat_text(tokenizer: Tokenizer, body: Mapping[str, Any]) -> str:
-    """The text of `render_messages`; raises TemplateError, for tools that make no difference too."""
+    """The text of `render_messages`; raises TemplateError, also for tools that may be called but make no difference."""
     text = template_text(tokenizer, body)
-    if "tools" in body and text == template_text(tokenizer, {**body, "tools": None}):
+    may_call = "tools" in body and body.get("tool_choice") != "none"
+    if may_call and text == template_text(tokenizer, {**body, "tools": None}):
         message = "The model's chat template can't take tools; that of Qwen/Qwen3-0.6B, for one, can."
         raise TemplateError(message, param="tools")
     return text

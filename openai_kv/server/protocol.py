@@ -1,7 +1,8 @@
 """The request bodies of the contract as field tables, and the limits they go by.
 
 Fields the contract knows and this server doesn't act on yet are Neutral: a value that asks for nothing passes, any
-other is refused by name. Nothing is ignored in silence but what the contract accepts without effect.
+other is refused by name. Nothing is ignored in silence but what the contract accepts without effect: Accepted.
+docs/compatibility.md has a row for each field.
 """
 
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from openai_kv.config import ServerSettings
 from openai_kv.outputs import ModelInfo
 from openai_kv.request import Pooling
 from openai_kv.server.fields import (
+    Accepted,
     Array,
     Boolean,
     Check,
@@ -51,7 +53,7 @@ TEMPLATE_OWN = frozenset(
     {"messages", "tools", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize"}
 )
 STREAM_OPTIONS = Object(
-    {"include_usage": Boolean(), "continuous_usage_stats": Boolean(), "include_obfuscation": Boolean()}
+    {"include_usage": Boolean(), "continuous_usage_stats": Boolean(), "include_obfuscation": Accepted(Boolean())}
 )
 CACHE_OPTIONS = Object({"mode": Choice(("implicit", "explicit")), "ttl": Duration()})
 SESSION_ID = String(128, empty=False)
@@ -107,9 +109,9 @@ def common_fields(limits: Limits) -> dict[str, Check]:
         "session_id": SESSION_ID,
         "prompt_cache_key": String(64, empty=False),
         "cache_salt": CACHE_SALT,
-        "user": String(),
-        "safety_identifier": String(128),
-        "metadata": FreeObject(16, 64, String(512)),
+        "user": Accepted(String()),
+        "safety_identifier": Accepted(String(128)),
+        "metadata": Accepted(FreeObject(16, 64, String(512))),
         "prompt_cache_retention": Choice(("in_memory", "24h")),
         "prompt_cache_options": CACHE_OPTIONS,
         "response_format": check_response_format,
@@ -135,10 +137,10 @@ def chat_body(limits: Limits) -> Object:
         **template_fields(limits),
         "max_completion_tokens": Integer(1, MAX_INTEGER),
         "max_tokens": Integer(1, MAX_INTEGER),
-        "service_tier": Choice(("auto", "default", "flex", "scale", "priority", "fast")),
-        "store": Boolean(),
-        "verbosity": Choice(("low", "medium", "high")),
-        "prediction": FreeObject(),
+        "service_tier": Accepted(Choice(("auto", "default", "flex", "scale", "priority", "fast"))),
+        "store": Accepted(Boolean()),
+        "verbosity": Accepted(Choice(("low", "medium", "high"))),
+        "prediction": Accepted(FreeObject()),
         "n": Integer(1, limits.server.max_n),
         "logprobs": Boolean(),
         "top_logprobs": Integer(0, limits.server.max_logprobs),
@@ -181,7 +183,7 @@ def embedding_body(limits: Limits) -> Object:
         "session_id": SESSION_ID,
         "cache_salt": CACHE_SALT,
         "priority": Integer(-1000, 1000),
-        "user": String(),
+        "user": Accepted(String()),
         "normalize": Neutral((True,)),
         "use_activation": Neutral((True,)),
         "messages": Neutral((), "Use 'input'."),
@@ -226,6 +228,7 @@ def detokenize_body(limits: Limits) -> Object:
 def pin_body(limits: Limits) -> Object:
     fields: Mapping[str, Check] = {
         **template_fields(limits),
+        "add_generation_prompt": Neutral((False,), "It is no part of what chats have in common."),
         "model": String(),
         "prompt": String(),
         "prompt_token_ids": TokenIds(limits.vocab_size),

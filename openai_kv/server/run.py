@@ -66,14 +66,18 @@ class Signals:
                 loop.remove_signal_handler(number)
 
 
-def run(context: ServerContext, announce: Callable[[str], None] = logger.info) -> int:
+def run(
+    context: ServerContext,
+    announce: Callable[[str], None] = logger.info,
+    open_listener: Callable[[ServerContext], socket.socket] | None = None,
+) -> int:
     """Serve until a signal; the exit code: 0 if every request could end, else 1.
 
     Starts the engine. Raises StartupError if the address can't be used or the model can't be loaded; `announce` gets
-    a line when the socket is open and one when the model is ready.
+    a line when the socket is open and one when the model is ready. `open_listener`: in place of `listen`.
     """
     app = create_app(context)
-    listener = listen(context)
+    listener = (open_listener or listen)(context)
     config = uvicorn.Config(
         app,
         lifespan="off",

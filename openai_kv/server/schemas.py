@@ -6,6 +6,7 @@ from functools import singledispatch
 from typing import Any
 
 from openai_kv.server.fields import (
+    Accepted,
     Array,
     Boolean,
     Check,
@@ -98,6 +99,11 @@ def _(check: Either) -> Schema:
 @schema_of.register
 def _(check: Neutral) -> Schema:
     return {"enum": [*check.values, None]}
+
+
+@schema_of.register
+def _(check: Accepted) -> Schema:
+    return {**schema_of(check.check), "description": "has no effect"}
 
 
 @schema_of.register

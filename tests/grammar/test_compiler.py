@@ -29,6 +29,8 @@ CASES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     ({"prefixItems": [{"type": "integer"}, {"type": "string"}], "items": False, "type": "array"}, [[1, "a"]], [["a"]]),
     ({"type": "array", "items": {"type": "number"}, "minItems": 1, "maxItems": 2}, [[1.5], [1, 2]], [[], [1, 2, 3]]),
     ({"enum": ["red", 1, None, {"a": []}]}, ["red", 1, None, {"a": []}], ["blue", 2]),
+    ({"enum": [2**53, -(2**53), 0.1]}, [2**53, -(2**53), 0.1], [2**53 - 1, 0.2]),
+    ({"type": "integer", "minimum": 2**53 - 1, "maximum": 2**53}, [2**53 - 1, 2**53], [2**53 - 2, 2**53 + 1]),
     ({"const": [1, "x"]}, [[1, "x"]], [[1], [1, "y"]]),
     ({"anyOf": [{"type": "integer"}, {"type": "string", "maxLength": 2}]}, [5, "ab"], ["abc", 1.5]),
     (TREE, [{"kids": []}, {"kids": [{"kids": []}]}], [{"kids": [1]}]),
@@ -73,6 +75,20 @@ def test_white_space_between_tokens_is_bounded_and_none_around_them() -> None:
     assert not accepts(grammar, "{" + " " * 21 + '"age": 5}')
     assert not accepts(grammar, ' {"age": 5}')
     assert not accepts(grammar, '{"age": 5} ')
+
+
+def test_a_number_has_at_most_a_hundred_digits_in_a_row() -> None:
+    grammar, many = of_schema({"type": ["number", "string", "array"]}), "7" * 100
+    for text in (many, f"-{many}.{many}e{many}", f"[{many},{many}]"):
+        assert accepts(grammar, text)
+    for text in (f"{many}7", f"0.{many}7", f"1e{many}7", f"[{many}7]"):
+        assert not accepts(grammar, text)
+    assert accepts(grammar, f'"{many}7"'), "in a text digits are letters"
+
+
+@pytest.mark.parametrize("schema", [{"enum": ["7" * 200]}, {"pattern": "^7{200}$"}], ids=str)
+def test_digits_that_a_schema_asks_for_are_written(schema: dict[str, Any]) -> None:
+    assert accepts(of_schema(schema), json.dumps("7" * 200))
 
 
 def test_keys_come_in_the_order_of_properties() -> None:

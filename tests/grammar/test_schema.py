@@ -47,6 +47,18 @@ def test_what_can_not_is_left_out_and_named_by_its_path() -> None:
     assert checked.schema == {"properties": {"a": {}, "b": {"items": {}}}, "anyOf": [{}]}
 
 
+def test_characters_that_only_a_code_can_write_are_not_enforced() -> None:
+    schema = {"enum": ["a\0"], "properties": {"b\x01": {}}, "const": "\n\\u0041"}
+    assert check(schema).unenforced == (".enum", ".properties")
+
+
+@pytest.mark.parametrize("number", [-(2**63), -(2**63) + 1, 2**53 + 1, 10**30, 1e300])
+def test_numbers_that_doubles_do_not_hold_one_by_one_are_not_enforced(number: float) -> None:
+    names = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "const")
+    schema = {**dict.fromkeys(names, number), "enum": [{"a": [number]}], "items": {"multipleOf": abs(number)}}
+    assert check(schema).unenforced == (*(f".{name}" for name in names), ".enum", ".items.multipleOf")
+
+
 @pytest.mark.parametrize(
     ("schema", "path", "reason"),
     [

@@ -129,3 +129,8 @@ def _weights(query: Tensor, keys: Tensor, options: AttentionOptions) -> Tensor:
         return scores.softmax(-1)
     sinks = options.sinks.double()[:, None, None].expand(-1, rows, 1)
     return torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]
+
+
+def supported_widths() -> list[int]:
+    """Of vectors, in floats, that this machine has."""
+    return {"AVX512": [16, 8, 4], "AVX2": [8, 4]}.get(torch.backends.cpu.get_cpu_capability(), [4])

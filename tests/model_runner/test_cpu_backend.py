@@ -5,7 +5,7 @@ import torch
 
 from openai_kv.config import default_home
 from openai_kv.model_runner.attention.cpu import CpuBackend, load_cpu_backend
-from tests.model_runner.attention_cases import Case, Step, answer, make_step
+from tests.model_runner.attention_cases import Case, Step, answer, make_step, supported_widths
 
 CASES = {
     "smollm2": Case(),
@@ -38,10 +38,6 @@ def backend() -> CpuBackend:
 
 def run(backend: CpuBackend, step: Step, mass: torch.Tensor | None = None) -> torch.Tensor:
     return backend.forward(step.query, step.key, step.value, step.layer, step.metadata, step.options, mass)
-
-
-def supported_widths() -> list[int]:
-    return {"AVX512": [16, 8, 4], "AVX2": [8, 4]}.get(torch.backends.cpu.get_cpu_capability(), [4])
 
 
 @pytest.mark.parametrize("width", supported_widths())

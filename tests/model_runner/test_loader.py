@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ import torch
 from openai_kv.errors import ConfigError, ModelLoadError, OperatorBuildError
 from openai_kv.model_runner.attention import select
 from openai_kv.model_runner.attention.select import select_backend
+from openai_kv.model_runner.fused.linear import PackedLinear
+from openai_kv.model_runner.fused.modules import FusedNorm
 from openai_kv.model_runner.loader import load_model, resolve_device
 from openai_kv.model_runner.memory import GIB, kv_cache_bytes
 from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
@@ -83,13 +86,15 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_operator_sdpa_does_its_work(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OperatorBuildError("no compiler")
 
     monkeypatch.setattr(select, "load_cpu_backend", fail)
     with caplog.at_level(logging.WARNING):
         assert select_backend("auto", CPU, tmp_path).name == "sdpa"
     assert "using sdpa: no compiler" in caplog.text
+    with pytest.raises(ConfigError, match="batch_invariant: attention backend cpu is not available: no compiler"):
+        select_backend("auto", CPU, tmp_path, batch_invariant=True)
 
 
 def test_other_devices_take_sdpa() -> None:
@@ -101,3 +106,19 @@ def test_memory_for_the_pool() -> None:
     assert kv_cache_bytes(None, CPU) == GIB
     assert kv_cache_bytes(12345, CPU) == 12345
     assert 0 < kv_cache_bytes(0.01, CPU) < kv_cache_bytes(0.9, CPU)
+
+
+@pytest.mark.parametrize("settings", [{"optimize": False}, {"attention_backend": "sdpa"}])
+def test_int8_needs_packed_layers(tmp_path: Path, settings: dict[str, Any]) -> None:
+    folder = save_tiny_model("llama", tmp_path)
+    with pytest.raises(ConfigError, match="quantization"):
+        ModelRunner.load(folder, "tiny", RunnerSettings(num_blocks=8, quantization="int8", **settings))
+
+
+def test_a_model_is_loaded_optimized_unless_told_otherwise(tmp_path: Path) -> None:
+    folder = save_tiny_model("llama", tmp_path)
+    for settings, expected in ({}, 14), ({"quantization": "int8"}, 5), ({"optimize": False}, 0):
+        runner = ModelRunner.load(folder, "tiny", RunnerSettings(num_blocks=8, **settings))
+        ours = [module for module in runner.model.model.modules() if "fused" in type(module).__module__]
+        packed = [module for module in ours if isinstance(module, PackedLinear | FusedNorm)]
+        assert len(packed) == expected

@@ -9,7 +9,7 @@ from openai_kv.outputs import ScheduledRequest
 from openai_kv.tokenizer import Tokenizer
 from tests.fakes import FakeModelRunner, allowed, fake_info
 from tests.harness import Shape
-from tests.server.serving import Site, site
+from tests.server.serving import Site, live_site, site
 from tests.tiny_tokenizer import CHAT_TEMPLATE, tiny_tokenizer
 
 EOS = 257
@@ -42,18 +42,32 @@ class ScriptedRunner(FakeModelRunner):
         return next((end for end in self.ends if mask >> end & 1), allowed(index % 256, item.constraint))
 
 
+def scripted_model(tokenizer: Tokenizer, **options: Any) -> dict[str, Any]:
+    """What `site` and `live_site` make a server with such a model of."""
+    info = fake_info(vocab_size=300, eos_token_ids=frozenset({EOS}), max_model_len=SHAPE.max_model_len)
+    runner = ScriptedRunner(SHAPE.num_blocks, SHAPE.block_size, info)
+    parsers = tuple(parser() for parser in PARSERS)
+    return {"runner": runner, "tokenizer": tokenizer, "tool_parsers": parsers, **options}
+
+
 @asynccontextmanager
 async def scripted(
     text: str, template: str = FAMILIES["hermes"], *, specials: Sequence[str] = (), **options: Any
 ) -> AsyncIterator[Site]:
     """A server whose model answers `text`."""
     tokenizer = tiny_tokenizer(template, specials)
-    info = fake_info(vocab_size=300, eos_token_ids=frozenset({EOS}), max_model_len=SHAPE.max_model_len)
-    runner = ScriptedRunner(SHAPE.num_blocks, SHAPE.block_size, info)
-    parsers = tuple(parser() for parser in PARSERS)
-    async with site(SHAPE, runner=runner, tokenizer=tokenizer, tool_parsers=parsers, **options) as server:
+    async with site(SHAPE, **scripted_model(tokenizer, **options)) as server:
         say(server, text, tokenizer)
         yield server
+
+
+@asynccontextmanager
+async def live_scripted(text: str, template: str = FAMILIES["hermes"]) -> AsyncIterator[tuple[Site, str]]:
+    """The same on a socket; also yields the base URL."""
+    tokenizer = tiny_tokenizer(template)
+    async with live_site(SHAPE, **scripted_model(tokenizer)) as (server, url):
+        say(server, text, tokenizer)
+        yield server, url
 
 
 def say(server: Site, text: str, tokenizer: Tokenizer) -> None:

@@ -174,6 +174,8 @@ async def test_bad_bodies() -> None:
         await refused({**PIN, "prompt": "x"}, "invalid_parameter_combination", "prompt_token_ids")
         await refused({"prompt_token_ids": [1] * 600}, "context_length_exceeded", "prompt_token_ids")
         await refused({**PIN, "chat_template_kwargs": {}}, "invalid_parameter_combination", "chat_template_kwargs")
+        generating = {"messages": MESSAGES, "add_generation_prompt": True}
+        await refused(generating, "unsupported_parameter", "add_generation_prompt")
         response = await server.client.get("/cache/pin/pin_1")
         check_error(response, 405, "method_not_supported")
         assert response.headers["allow"] == "DELETE"

@@ -163,6 +163,12 @@ async def test_fields_that_ask_for_nothing_pass() -> None:
         assert response.json()["choices"] == plain["choices"]
 
 
+async def test_obfuscation_is_accepted_and_not_done() -> None:
+    async with site() as server:
+        answer = await server.chat(stream=True, stream_options={"include_obfuscation": True})
+        assert answer.status_code == 200 and "obfuscation" not in answer.text
+
+
 @pytest.mark.parametrize("call", [{}, {"id": "c"}, {"id": "c", "function": {}}, {"id": "c", "function": {"name": "f"}}])
 async def test_tool_calls_of_the_assistant_are_checked(call: dict[str, Any]) -> None:
     async with site() as server:

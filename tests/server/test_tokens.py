@@ -1,6 +1,9 @@
 from typing import Any
 
-from tests.server.serving import MESSAGES, check_error, site
+from tokenizers.processors import TemplateProcessing
+
+from tests.harness import fake_runner
+from tests.server.serving import MESSAGES, SHAPE, check_error, site
 from tests.tiny_tokenizer import tiny_tokenizer
 
 
@@ -25,6 +28,23 @@ async def test_messages_become_what_the_chat_route_prefills() -> None:
         begun = [*MESSAGES, {"role": "assistant", "content": "It is"}]
         tokens = (await server.post("/tokenize", {"messages": begun, "continue_final_message": True})).json()["tokens"]
         assert tiny_tokenizer().decode(tokens, skip_special_tokens=False).endswith("It is")
+
+
+async def test_special_tokens_are_added_and_skipped_as_asked() -> None:
+    tokenizer, bos = tiny_tokenizer(), "<|endoftext|>"
+    bos_id = tokenizer.special_ids[bos]
+    tokenizer.backend.post_processor = TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, bos_id)])
+    async with site(tokenizer=tokenizer, runner=fake_runner(SHAPE, vocab_size=300)) as server:
+        for path in ("/tokenize", "/generate", "/v1/completions"):
+            lengths = []
+            for added in ({}, {"add_special_tokens": True}, {"add_special_tokens": False}):
+                body = {"model": "fake", "prompt": "ab", **({} if path == "/tokenize" else {"max_tokens": 1}), **added}
+                answer = (await server.post(path, body)).json()
+                lengths.append(answer["count"] if path == "/tokenize" else answer["usage"]["prompt_tokens"])
+            assert lengths == [3, 3, 2]
+        tokens = {"tokens": [bos_id, *tokenizer.encode("ab", add_special_tokens=False)]}
+        assert (await server.post("/detokenize", tokens)).json() == {"prompt": f"{bos}ab"}
+        assert (await server.post("/detokenize", {**tokens, "skip_special_tokens": True})).json() == {"prompt": "ab"}
 
 
 async def test_refusals() -> None:

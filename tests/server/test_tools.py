@@ -206,6 +206,17 @@ async def test_a_call_that_does_not_parse_is_content() -> None:
             assert "tool_calls" not in choice["message"] and choice["finish_reason"] == "stop"
 
 
+async def test_a_call_that_breaks_stays_in_a_stream_as_far_as_it_came() -> None:
+    broken = '<tool_call>{"name": "now", "arguments": {"a": oops}}</tool_call>'
+    async with scripted(broken + TEXTS["hermes"].removeprefix("Hm.")) as server:
+        streamed, reason = merged((await server.chat(tools=TOOLS, max_tokens=400, stream=True)).text)
+        assert streamed["calls"][0] == {"name": "now", "arguments": '{"a": oops}'}
+        assert [call["name"] for call in streamed["calls"]] == ["now", "get_weather", "now"]
+        assert reason == "tool_calls"
+        choice = choice_of(await server.chat(tools=TOOLS, max_tokens=400))
+        assert choice["message"]["content"] == broken and len(calls_of(choice)) == 2
+
+
 async def test_a_call_that_is_cut_is_returned_as_far_as_it_came() -> None:
     async with scripted(TEXTS["hermes"]) as server:
         cut = TEXTS["hermes"].encode().index(b'"days"')
@@ -223,6 +234,8 @@ async def test_special_tokens_of_the_markup_are_seen_by_the_parser_only() -> Non
         assert (choice["message"]["content"], calls_of(choice)) == ("Hm.", [("get_weather", CALL)])
         plain = choice_of(await server.chat(max_tokens=300))
         assert plain["message"]["content"] == f"Hm.get_weather{ARGUMENTS}"
+        none = choice_of(await server.chat(tools=TOOLS, tool_choice="none", max_tokens=300))
+        assert none["message"]["content"] == f"Hm.[TOOL_CALLS]get_weather[ARGS]{ARGUMENTS}"
         required = choice_of(await server.chat(tools=TOOLS, tool_choice="required", max_tokens=400))
         assert calls_of(required) and required["message"]["content"] is None
 
@@ -239,6 +252,8 @@ async def test_parsers_can_be_chosen_or_switched_off() -> None:
 async def test_a_template_that_ignores_tools_is_named() -> None:
     async with site() as server:
         check_error(await server.chat(tools=TOOLS), 400, "template_error", "tools")
+        plain, none = await server.chat(), await server.chat(tools=TOOLS, tool_choice="none")
+        assert none.json()["choices"] == plain.json()["choices"], "what may not be called needs no template"
 
 
 FUNCTION = "tools[0].function"

@@ -13,13 +13,15 @@ from openai_kv.model_runner.operator_build import build_operator, load_operator
 class CpuBackend:
     """Runs AttentionBackend.forward in C++ on torch's threads, with AVX-512, AVX2 or neither as the machine has it.
 
+    `batch_invariant`: a row is computed in one way, whatever rows of its request come with it; prompts take longer.
     `width`: at most so many floats per vector (16, 8 or 4; 0: as many as there are), for tests.
     """
 
     name = "cpu"
 
-    def __init__(self, operator: Callable[..., Tensor], width: int = 0) -> None:
+    def __init__(self, operator: Callable[..., Tensor], width: int = 0, *, batch_invariant: bool = False) -> None:
         self.operator = operator
+        self.batch_invariant = batch_invariant
         self._width = width
 
     def forward(
@@ -47,10 +49,11 @@ class CpuBackend:
             options.softcap or 0.0,
             None if options.sinks is None else options.sinks.float(),
             mass,
+            self.batch_invariant,
             self._width,
         )
 
 
-def load_cpu_backend(cache_dir: Path, progress: Callable[[str], None]) -> CpuBackend:
+def load_cpu_backend(cache_dir: Path, progress: Callable[[str], None], *, batch_invariant: bool = False) -> CpuBackend:
     """Builds the operator into `cache_dir` if need be. Raises OperatorBuildError, saying why."""
-    return CpuBackend(load_operator(build_operator(cache_dir, progress)))
+    return CpuBackend(load_operator(build_operator(cache_dir, progress)), batch_invariant=batch_invariant)

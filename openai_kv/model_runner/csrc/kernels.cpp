@@ -1,9 +1,13 @@
+// One instruction set's functions.
+//
 // Attention over a block table with an online softmax, in tiles of kTile positions; sums in float32 (FlashAttention-2,
 // Dao 2023; splits merged as in Flash-Decoding). A lane's result depends on its request and on how the request's rows
 // are cut, never on the rest of the batch.
 
 #include "few_lanes.h"
+#include "linear.h"
 #include "many_lanes.h"
+#include "rows.h"
 
 namespace openai_kv {
 namespace {
@@ -65,6 +69,11 @@ const Kernels KERNELS = {
     {attend<float>, attend<bf16>, attend<f16>},
     {finish<float>, finish<bf16>, finish<f16>},
     {weigh<float>, weigh<bf16>, weigh<f16>},
+    {arrange<float>, arrange<bf16>, nullptr},
+    {multiply<float>, multiply<bf16>, nullptr},
+    {norm<float>, norm<bf16>, norm<f16>},
+    {gate<float>, gate<bf16>, gate<f16>},
+    {rotate<float>, rotate<bf16>, rotate<f16>},
 };
 
 }  // namespace openai_kv

@@ -53,6 +53,29 @@ inline int64_t scratch_floats(int head_dim) {
   return 4 * int64_t(kMaxLanes) * (head_dim + 4) + int64_t(kMaxLanes) * (kTile + 4);
 }
 
+constexpr int kPanel = 32;        // columns whose weights lie together
+constexpr int kMaxTileRows = 12;  // a multiple of what each instruction set multiplies at a time
+
+// x [.., depth] @ weights.T. Weights in panels of kPanel columns, padded with 0: float32 [depth][kPanel], bfloat16
+// [depth / 2][kPanel][2]. The depth is even, x lies as `arrange` puts it.
+struct Linear {
+  const float* x;
+  const void* weights;
+  const float* bias;  // [columns], or null
+  void* out;          // [.., columns]
+  int depth;
+  int64_t columns;
+};
+
+// `rounds`: the normalized row is rounded to its type before the weight is applied, as in Llama; without it only the
+// product is, as in Gemma.
+struct Norm {
+  const float* weight;
+  int size;
+  float epsilon;
+  bool rounds;
+};
+
 // One instruction set's functions, by element type. `scratch`: scratch_floats() floats, aligned to 64 bytes.
 struct Kernels {
   // Attends context positions [begin, end).
@@ -62,6 +85,14 @@ struct Kernels {
   // Adds the softmax weight of all lanes to weights[0 .. end - begin).
   void (*weigh[kTypes])(const Layer&, const Lanes&, int begin, int end, const float* lse, float* weights,
                         float* scratch);
+  // Rows [first, last) of x, converted and in the order of `multiply`; the columns behind `size` become 0.
+  void (*arrange[kTypes])(const void* x, int64_t stride, int size, int depth, int64_t first, int64_t last, float* to);
+  // Rows [first, last) of a panel's columns; first is a multiple of kMaxTileRows. None for float16.
+  void (*multiply[kTypes])(const Linear&, int64_t first, int64_t last, int64_t panel);
+  void (*norm[kTypes])(const Norm&, const void* x, void* out);
+  // activation: 0 SiLU, 1 GELU by tanh
+  void (*gate[kTypes])(int activation, const void* gates, const void* ups, void* out, int size);
+  void (*rotate[kTypes])(void* row, const void* cosines, const void* sines, int half);
 };
 
 extern const Kernels kernels_generic;

@@ -1,6 +1,5 @@
-// The torch operator: checks, cuts a step into pieces of work, runs them on torch's threads, picks the instruction set.
+// The torch operators. Attention: checks, cuts a step into pieces of work, runs them on torch's threads.
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -8,6 +7,10 @@
 #include <optional>
 #include <vector>
 
+#include "dispatch.h"
+#include "int8_operators.h"
+#include "linear_operators.h"
+#include "row_operators.h"
 #include "step.h"
 
 namespace openai_kv {
@@ -15,37 +18,6 @@ namespace {
 
 constexpr int kSplit = 8 * kTile;  // a request with few rows is cut into this many positions, whatever the batch is
 constexpr int kSplitLanes = 4 * kMaxLanes;
-
-const Kernels& best_kernels() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl")) {
-    return kernels_avx512;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
-    return kernels_avx2;
-  }
-#endif
-  return kernels_generic;
-}
-
-const Kernels& kernels_for(int64_t width) {
-  const Kernels& best = best_kernels();
-#if defined(__x86_64__)
-  if (width == 8 && &best == &kernels_avx512) return kernels_avx2;
-#endif
-  return width == 4 ? kernels_generic : best;
-}
-
-// Runs f(i) for i < n; whoever is free takes the next, as pieces differ in size.
-template <class F>
-void for_each(int64_t n, const F& f) {
-  std::atomic<int64_t> next{0};
-  at::parallel_for(0, std::min<int64_t>(n, at::get_num_threads()), 1, [&](int64_t, int64_t) {
-    for (int64_t i = next++; i < n; i = next++) f(i);
-  });
-}
 
 // Some lanes, the part of the context they see, and where their partials lie, one per split.
 struct Job {
@@ -60,15 +32,17 @@ Job make_job(const Step& step, const Lanes& lanes, bool few_rows) {
   return {lanes, begin, end, split, (end - 1) / split - begin / split + 1, 0};
 }
 
-std::vector<Job> make_jobs(const Step& step) {
+// `by_row`: each row is a piece of work like that of a request with one row, whatever rows come with it.
+std::vector<Job> make_jobs(const Step& step, bool by_row) {
   std::vector<Job> jobs;
+  int most = by_row ? std::min(step.layer.group, kMaxLanes) : kMaxLanes;
   for (int64_t r = 0; r < step.requests; ++r) {
     int all = step.lanes_of(r);
     // Later rows of a prompt see more: they go first, so that no thread is left with a long one at the end.
-    for (int lane = (all - 1) / kMaxLanes * kMaxLanes; lane >= 0; lane -= kMaxLanes) {
+    for (int lane = (all - 1) / most * most; lane >= 0; lane -= most) {
       for (int head = 0; head < step.layer.kv_heads; ++head) {
-        Lanes lanes = step.lanes(r, head, lane, std::min(kMaxLanes, all - lane));
-        jobs.push_back(make_job(step, lanes, all <= kSplitLanes));
+        Lanes lanes = step.lanes(r, head, lane, std::min(most, all - lane));
+        jobs.push_back(make_job(step, lanes, by_row || all <= kSplitLanes));
       }
     }
   }
@@ -86,8 +60,8 @@ struct Scratch {
   float* of_this_thread() const { return memory.data_ptr<float>() + at::get_thread_num() * stride; }
 };
 
-void attend(const Step& step, const Kernels& kernels, void* out, float* lse) {
-  std::vector<Job> jobs = make_jobs(step);
+void attend(const Step& step, const Kernels& kernels, bool by_row, void* out, float* lse) {
+  std::vector<Job> jobs = make_jobs(step, by_row);
   std::vector<std::pair<int, int>> pieces;  // job, split
   int64_t floats = 0;
   for (size_t j = 0; j < jobs.size(); ++j) {
@@ -153,12 +127,13 @@ const float* floats_of(const std::optional<Tensor>& tensor, int64_t size, const 
 
 Tensor dense_rows(const Tensor& rows) { return rows.stride(-1) == 1 ? rows : rows.contiguous(); }
 
-// AttentionBackend.forward; `window` and `softcap` 0: none. `width`: at most so many floats per vector, 0: the best.
+// AttentionBackend.forward; `window` and `softcap` 0: none. `by_row`: see make_jobs. `width`: at most so many floats per
+// vector, 0: the best.
 Tensor paged_attention(const Tensor& queries, const Tensor& keys, const Tensor& values, Tensor key_pool,
                        Tensor value_pool, const Tensor& slot_mapping, const Tensor& block_tables,
                        const Tensor& query_starts, const Tensor& context_lens, double scale, int64_t window,
                        double softcap, const std::optional<Tensor>& sinks, const std::optional<Tensor>& mass,
-                       int64_t width) {
+                       bool by_row, int64_t width) {
   Tensor query = dense_rows(queries), key = dense_rows(keys), value = dense_rows(values);
   Step step = make_step(query, key, value, key_pool, value_pool, block_tables, query_starts, context_lens);
   int64_t heads = query.size(1);
@@ -173,7 +148,7 @@ Tensor paged_attention(const Tensor& queries, const Tensor& keys, const Tensor& 
   Tensor out = at::empty({step.rows, heads, query.size(2)}, query.options());
   Tensor lse = at::empty({mass_at ? step.rows * heads : 0}, at::kFloat);
   const Kernels& kernels = kernels_for(width);
-  attend(step, kernels, out.data_ptr(), mass_at ? lse.data_ptr<float>() : nullptr);
+  attend(step, kernels, by_row, out.data_ptr(), mass_at ? lse.data_ptr<float>() : nullptr);
   if (mass_at) add_mass(step, kernels, lse.const_data_ptr<float>(), mass->data_ptr<float>());
   return out;
 }
@@ -185,7 +160,24 @@ TORCH_LIBRARY(openai_kv, library) {
   library.def(
       "paged_attention(Tensor query, Tensor key, Tensor value, Tensor(a!) key_pool, Tensor(b!) value_pool, "
       "Tensor slot_mapping, Tensor block_tables, Tensor query_starts, Tensor context_lens, float scale, int window, "
-      "float softcap, Tensor? sinks, Tensor(c!)? mass, int width=0) -> Tensor");
+      "float softcap, Tensor? sinks, Tensor(c!)? mass, bool by_row=False, int width=0) -> Tensor");
+  library.def("pack_linear(Tensor weight) -> Tensor");
+  library.def("packed_linear(Tensor x, Tensor weight, Tensor? bias, int columns, int brgemm_rows=0, int width=0) -> Tensor");
+  library.def("has_brgemm() -> bool", &openai_kv::has_brgemm);
+  library.def("pack_int8(Tensor weight) -> Tensor");
+  library.def("int8_linear(Tensor x, Tensor weight, Tensor? bias, int columns, int width=0) -> Tensor");
+  library.def("rms_norm(Tensor x, Tensor weight, float epsilon, bool rounds, int width=0) -> Tensor");
+  library.def("gated(Tensor gates_and_ups, int activation, int width=0) -> Tensor");
+  library.def("rotate(Tensor(a!) x, Tensor cos, Tensor sin, int width=0) -> ()");
 }
 
-TORCH_LIBRARY_IMPL(openai_kv, CPU, library) { library.impl("paged_attention", &openai_kv::paged_attention); }
+TORCH_LIBRARY_IMPL(openai_kv, CPU, library) {
+  library.impl("paged_attention", &openai_kv::paged_attention);
+  library.impl("pack_linear", &openai_kv::pack_linear);
+  library.impl("packed_linear", &openai_kv::packed_linear);
+  library.impl("pack_int8", &openai_kv::pack_int8);
+  library.impl("int8_linear", &openai_kv::int8_linear);
+  library.impl("rms_norm", &openai_kv::rms_norm);
+  library.impl("gated", &openai_kv::gated);
+  library.impl("rotate", &openai_kv::rotate);
+}

@@ -1,26 +1,14 @@
 // What a call of the operator was given, checked, and the writing of its rows to the pool.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "kernels.h"
+#include "dispatch.h"
 
 namespace openai_kv {
-
-using at::Tensor;
-
-inline int type_of(const Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat: return 0;
-    case at::kBFloat16: return 1;
-    case at::kHalf: return 2;
-    default: TORCH_CHECK(false, "paged_attention: float32, bfloat16 or float16, not ", tensor.scalar_type());
-  }
-}
 
 struct Step {
   Layer layer{};

@@ -96,6 +96,43 @@ inline void store_one(f16* p, float x) {
   p->bits = uint16_t(half | sign);
 }
 
+inline void store(bf16* p, vec x) {
+  uvec bits = as<uvec>(x), nan = as<uvec>(x != x);
+  uvec rounded = (((bits + 0x7fff + (bits >> 16 & 1)) >> 16) & ~nan) | (nan & 0x7fc0);
+#if WIDTH == 16
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(__m512i(rounded)));
+#else
+  hvec halves = __builtin_convertvector(rounded, hvec);
+  memcpy(p, &halves, sizeof halves);
+#endif
+}
+
+inline void store(f16* p, vec x) {
+  for (int i = 0; i < W; ++i) store_one(p + i, x[i]);
+}
+
+// The first `count` elements, or all; what is not there reads as 0.
+template <class T>
+inline vec load_some(const T* p, int count) {
+  if (count >= W) return load(p);
+  T some[W] = {};
+  for (int i = 0; i < count; ++i) some[i] = p[i];
+  return load(some);
+}
+
+template <class T>
+inline void store_some(T* p, vec x, int count) {
+  if (count >= W) return store(p, x);
+  for (int i = 0; i < count; ++i) store_one(p + i, x[i]);
+}
+
+// Gets what lies 4 KiB behind these bytes on its way; the hardware stops at the end of each page. Measured with AVX-512 and
+// weights that lie in memory: linear layers take 1/1.2 of the time at 1 row, 1/1.3 at 4 and 8.
+template <int bytes>
+inline void fetch_ahead(const void* from) {
+  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + 4096 + i);
+}
+
 inline vec max(vec a, vec b) { return a > b ? a : b; }
 inline ivec iota() {
   ivec v;

@@ -1,6 +1,7 @@
 """The body of /v1/responses as a field table, in the names of OpenAI's SDK."""
 
 from openai_kv.server.fields import (
+    Accepted,
     Array,
     Boolean,
     Check,
@@ -102,7 +103,7 @@ def response_fields(limits: Limits) -> dict[str, Check]:
         "max_tool_calls": Integer(1, MAX_INTEGER),
         "previous_response_id": String(),
         "store": Boolean(),
-        "text": Object({"format": FORMATS, "verbosity": Choice(("low", "medium", "high"))}),
+        "text": Object({"format": FORMATS, "verbosity": Accepted(Choice(("low", "medium", "high")))}),
         "reasoning": THINKING,
         "tools": Array(Variant({"function": FUNCTION}, FUNCTIONS_ONLY), limits.server.max_tools),
         "tool_choice": TOOL_CHOICE,
@@ -110,11 +111,11 @@ def response_fields(limits: Limits) -> dict[str, Check]:
         "include": Array(Choice(INCLUDABLE)),
         "top_logprobs": Integer(0, limits.server.max_logprobs),
         "truncation": Choice(("auto", "disabled")),
-        "stream_options": Object({"include_obfuscation": Boolean()}),
+        "stream_options": Object({"include_obfuscation": Accepted(Boolean())}),
         "prompt_cache_options": Object(
             {**CACHE_OPTIONS.fields, "prewarm": Neutral((False,)), "comparison_response_id": UNSUPPORTED}
         ),
-        "service_tier": Choice(("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")),
+        "service_tier": Accepted(Choice(("auto", "default", "flex", "scale", "priority", "fast", "ultrafast"))),
         "chat_template_kwargs": FreeObject(forbidden=TEMPLATE_OWN),
         "background": Neutral((False,), "A response is made while its client waits."),
         "conversation": Neutral((), "Use 'previous_response_id'."),

@@ -6,13 +6,15 @@ from typing import Any
 
 import openai
 import pytest
+from openai.lib.responses_tool_runner import AsyncRegisteredFunction, AsyncResponsesToolRunner
 
 from tests.server.responses.asking import ASK
 from tests.server.responses.test_answers import TOOLS
-from tests.server.scripted import scripted
+from tests.server.scripted import FAMILIES, say, scripted
 from tests.server.serving import live_site
 from tests.server.test_sdk_structured import REPORT, GetWeather, Report, sdk
 from tests.server.test_tools import CALL, TEXTS
+from tests.tiny_tokenizer import tiny_tokenizer
 
 ANY_TOOLS: Any = TOOLS
 
@@ -117,3 +119,22 @@ async def test_a_round_of_tools(by_id: bool) -> None:
         )
         assert [item.type for item in second.output] == ["message"]
         assert second.usage is not None and second.usage.input_tokens_details.cached_tokens > 0
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_the_tool_runner_runs_until_there_is_an_answer(streamed: bool) -> None:
+    async with scripted(TEXTS["hermes"]) as server:
+        asked: list[tuple[str, dict[str, object]]] = []
+
+        def function(name: str) -> AsyncRegisteredFunction:
+            async def execute(arguments: dict[str, object]) -> str:
+                asked.append((name, arguments))
+                say(server, "It is cold.", tiny_tokenizer(FAMILIES["hermes"]))
+                return "5 degrees"
+
+            return AsyncRegisteredFunction(next(tool for tool in ANY_TOOLS if tool["name"] == name), execute)
+
+        runner = AsyncResponsesToolRunner(functions=[function("get_weather"), function("now")])
+        final = await runner.run(sdk(server), {"model": "fake", "input": "Weather?"}, max_steps=3, stream=streamed)
+        assert asked == [("get_weather", CALL), ("now", {})]
+        assert final.output_text == "It is cold."
