@@ -27,6 +27,11 @@ def nullable(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
+def generated(kind: str, **fields: Schema) -> Schema:
+    """What a model said, under an id."""
+    return record(id=TEXT, object=constant(kind), created=COUNT, model=TEXT, usage=USAGE, **fields)
+
+
 ERROR = record(error=record(message=TEXT, type=TEXT, param=nullable(TEXT), code=TEXT))
 USAGE = record(
     prompt_tokens=COUNT,
@@ -38,34 +43,16 @@ ENDING = {"finish_reason": nullable(TEXT), "stop_reason": ANYTHING}
 CALL = record(id=TEXT, type=constant("function"), function=record(name=TEXT, arguments=TEXT))
 MESSAGE = record(role=TEXT, content=nullable(TEXT))
 MESSAGE["properties"] |= {"reasoning_content": TEXT, "tool_calls": array(CALL)}
-CHAT = record(
-    id=TEXT,
-    object=constant("chat.completion"),
-    created=COUNT,
-    model=TEXT,
-    choices=array(record(index=COUNT, message=MESSAGE, **ENDING)),
-    usage=USAGE,
-)
-COMPLETION = record(
-    id=TEXT,
-    object=constant("text_completion"),
-    created=COUNT,
-    model=TEXT,
-    choices=array(record(index=COUNT, text=TEXT, **ENDING)),
-    usage=USAGE,
-)
-GENERATION = record(
-    id=TEXT,
-    object=constant("generation"),
-    created=COUNT,
-    model=TEXT,
+CHAT = generated("chat.completion", choices=array(record(index=COUNT, message=MESSAGE, **ENDING)))
+COMPLETION = generated("text_completion", choices=array(record(index=COUNT, text=TEXT, **ENDING)))
+GENERATION = generated(
+    "generation",
     text=TEXT,
     token_ids=array(COUNT),
     prompt_token_ids=array(COUNT),
     cache_hit_tokens=COUNT,
     cache_write_tokens=COUNT,
     cache_hit_kind=TEXT,
-    usage=USAGE,
     timings=record(),
     **ENDING,
 )
