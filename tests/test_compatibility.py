@@ -12,7 +12,7 @@ from openai_kv.config import ServerSettings
 from openai_kv.errors import ParameterError
 from openai_kv.server.fields import Accepted, Check, Neutral, Notes, Object
 from openai_kv.server.operations import OPERATIONS
-from openai_kv.server.protocol import Limits
+from openai_kv.server.shared_fields import Limits
 from tests.fakes import fake_info
 from tests.server.serving import check_error, site
 

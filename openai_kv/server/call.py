@@ -16,7 +16,7 @@ from openai_kv.server.context import ServerContext
 from openai_kv.server.envelope import encode, envelope, error_headers, to_request_error
 from openai_kv.server.fields import Notes, Object
 from openai_kv.server.middleware import Exchange
-from openai_kv.server.protocol import SESSION_ID, Limits
+from openai_kv.server.shared_fields import SESSION_ID, Limits
 from openai_kv.server.streaming import CHUNKS, EventStream, Framing
 
 Schema = Callable[[Limits], Object]

@@ -10,8 +10,8 @@ from openai_kv.server.call import Call
 from openai_kv.server.dispatch import Access, Endpoint, Handler
 from openai_kv.server.fields import Check
 from openai_kv.server.operations import OPERATIONS, Operation
-from openai_kv.server.protocol import SESSION_ID, Limits
 from openai_kv.server.schemas import schema_of
+from openai_kv.server.shared_fields import SESSION_ID, Limits
 
 Table = Mapping[str, Mapping[str, Endpoint]]
 WITH_BODY = (400, 408, 413, 415, 503)

@@ -13,7 +13,7 @@ from openai_kv.config import ServerSettings
 from openai_kv.server.app import endpoints
 from openai_kv.server.dispatch import Access
 from openai_kv.server.openapi import describe
-from openai_kv.server.protocol import Limits
+from openai_kv.server.shared_fields import Limits
 from tests.server.serving import CHAT, site
 
 PATHS = describe(endpoints(Access.KEY), Limits(ServerSettings(), 256, 512, 8), has_keys=False)["paths"]

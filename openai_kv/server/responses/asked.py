@@ -8,9 +8,9 @@ from openai_kv.errors import NotFoundError
 from openai_kv.request import SamplingParams
 from openai_kv.server.body import in_thread_if_large
 from openai_kv.server.call import Call, Schema
+from openai_kv.server.protocol import check_stream
 from openai_kv.server.responses.conversation import Conversation
 from openai_kv.server.responses.store import StoredResponse
-from openai_kv.server.violations import excluded
 
 AS_GIVEN = (
     *("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id", "prompt_cache_key"),
@@ -53,8 +53,7 @@ class Asked:
 async def read_asked(call: Call, schema: Schema) -> Asked:
     """Raises RequestError for a bad body, and NotFoundError if what it goes on from is not there."""
     body = await call.parse(schema)
-    if "stream_options" in body and not body.get("stream"):
-        raise excluded("Parameter 'stream_options' needs 'stream' to be true.", "stream_options")
+    check_stream(body)
     before = previous(call, body)
     said = before.conversation if before else Conversation()
     conversation = await in_thread_if_large(call.body, lambda _: said.with_items(body["input"], "input"))

@@ -13,17 +13,19 @@ from openai_kv.server.fields import (
     Object,
     String,
 )
-from openai_kv.server.format_fields import Name
-from openai_kv.server.protocol import (
+from openai_kv.server.format_fields import JSON_SCHEMA
+from openai_kv.server.responses.item_fields import ITEMS
+from openai_kv.server.shared_fields import (
     CACHE_OPTIONS,
     MAX_INTEGER,
+    REASONING_EFFORT,
     RENAMED,
     TEMPLATE_OWN,
     UNSUPPORTED,
     Limits,
     common_fields,
 )
-from openai_kv.server.responses.item_fields import ITEMS
+from openai_kv.server.tool_fields import FUNCTION as CHAT_FUNCTION
 from openai_kv.server.tool_fields import TOOL_CHOICES
 from openai_kv.server.variants import TextOrObject, Variant
 
@@ -50,10 +52,7 @@ RESPONSE_NAMES = {**{name: CHAT_NAMES.get(ours, ours) for name, ours in RENAMED.
 FUNCTIONS_ONLY = "Only functions can be called."
 FUNCTION = Object(
     {
-        "name": Name(),
-        "description": String(),
-        "parameters": FreeObject(),
-        "strict": Boolean(),
+        **CHAT_FUNCTION.fields,
         "async": Neutral((False,)),
         "defer_loading": Neutral((False,)),
         "allowed_callers": Neutral((["direct"],)),
@@ -71,18 +70,14 @@ ALLOWED = Object(
 )
 TOOL_CHOICE = TextOrObject(TOOL_CHOICES, Variant({"function": NAMED, "allowed_tools": ALLOWED}, FUNCTIONS_ONLY))
 
-JSON_SCHEMA = Object(
-    {"name": Name(), "description": String(), "schema": FreeObject(), "strict": Boolean()}, ("name", "schema")
-)
 FORMATS = Variant(
     {"text": Object({}), "json_object": Object({}), "json_schema": JSON_SCHEMA},
     "Formats are text, json_object and json_schema.",
 )
-EFFORT = Choice(("none", "minimal", "low", "medium", "high", "xhigh", "max"))
 NO_SUMMARY = Neutral(("auto",), "The reasoning itself is in the item's 'content'.")
 THINKING = Object(
     {
-        "effort": EFFORT,
+        "effort": REASONING_EFFORT,
         "summary": NO_SUMMARY,
         "generate_summary": NO_SUMMARY,
         "context": Neutral(("auto",)),

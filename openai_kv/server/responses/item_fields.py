@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from openai_kv.server.fields import Array, Check, Choice, Either, Neutral, Object, String
 from openai_kv.server.messages import BREAKPOINT
-from openai_kv.server.protocol import UNSUPPORTED
+from openai_kv.server.shared_fields import UNSUPPORTED
 from openai_kv.server.variants import Variant, anything
 
 TEXT_ONLY = "Only text can be read."
