@@ -60,15 +60,18 @@ class ModelStore:
     convert: Convert = convert_gguf
     wheels: Mapping[str, WheelModel] = field(default_factory=lambda: WHEEL_MODELS)
 
-    def resolve(self, name: str) -> Path:
-        """The folder of `name`: ours, a local folder or .gguf file, else a Hub id. Raises ModelLoadError."""
+    def resolve(self, name: str, files: Sequence[str] = HUB_FILES) -> Path:
+        """The folder of `name`: ours, a local folder or .gguf file, else a Hub id, of which `files` are fetched.
+
+        Raises ModelLoadError.
+        """
         known = self.wheels.get(name.lower())
         try:
-            return self.from_wheel(name.lower(), known) if known else self.from_path_or_hub(name)
+            return self.from_wheel(name.lower(), known) if known else self.from_path_or_hub(name, files)
         except OSError as error:
             raise ModelLoadError(f"model {name!r}: {error}") from error
 
-    def from_path_or_hub(self, name: str) -> Path:
+    def from_path_or_hub(self, name: str, files: Sequence[str]) -> Path:
         path = Path(name).expanduser()
         if path.is_dir():
             return check_folder(path)
@@ -76,16 +79,7 @@ class ModelStore:
             return self.from_gguf(path)
         if path.suffix == ".gguf" or name.startswith((".", "/", "~")):
             raise ModelLoadError(f"model {name!r}: no such file or folder")
-        return fetch_from_hub(name, did_you_mean(name.lower(), self.wheels))
-
-    def config_of(self, name: str) -> Path:
-        """Where the configuration of `name` lies: a folder, or a .json file. From the Hub it alone is fetched."""
-        path = Path(name).expanduser()
-        if path.suffix == ".json" and path.is_file():
-            return path
-        if name.lower() in self.wheels or path.exists() or name.startswith((".", "/", "~")):
-            return self.resolve(name)
-        return fetch_from_hub(name, did_you_mean(name.lower(), self.wheels), HUB_CONFIG)
+        return fetch_from_hub(name, did_you_mean(name.lower(), self.wheels), files)
 
     def from_gguf(self, path: Path) -> Path:
         if path.suffix != ".gguf":
@@ -145,8 +139,10 @@ def resolve(name: str, *, home: Path, progress: Progress) -> Path:
 
 
 def resolve_config(name: str, *, home: Path, progress: Progress) -> Path:
-    """A folder or file with the configuration of model `name`. Raises ModelLoadError."""
-    return ModelStore(home, progress).config_of(name)
+    """A folder with the configuration of model `name`, or the .json file that it names. Raises ModelLoadError."""
+    if name.endswith(".json"):
+        return Path(name).expanduser()
+    return ModelStore(home, progress).resolve(name, HUB_CONFIG)
 
 
 def check_folder(path: Path) -> Path:
@@ -177,7 +173,7 @@ def check_wheel(path: Path, model: WheelModel) -> None:
         raise ModelLoadError(f"{model.wheel} is not what it should be (SHA-256 {digest}); run it again")
 
 
-def fetch_from_hub(name: str, hint: str, files: Sequence[str] = HUB_FILES) -> Path:
+def fetch_from_hub(name: str, hint: str, files: Sequence[str]) -> Path:
     """A snapshot of the Hub's repository `name`, or the cached one when the Hub can't be reached."""
     import httpx
     from huggingface_hub import snapshot_download

@@ -113,8 +113,14 @@ def test_wrong_options_are_told(
 def test_a_file_that_is_no_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "config.json"
     path.write_text("{}", encoding="utf-8")
-    assert main(["plan", str(path)]) == 1
-    assert "can't read a model's configuration" in capsys.readouterr().err
+    for name in (path, tmp_path / "other.json"):
+        assert main(["plan", str(name)]) == 1
+        assert f"can't read a model's configuration from {name}" in capsys.readouterr().err
+
+
+def test_what_can_be_no_path_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "a" * 300]) == 1
+    assert "File name too long" in capsys.readouterr().err
 
 
 def test_no_memory_is_taken_for_weights(config: Path) -> None:
