@@ -24,9 +24,8 @@ class Exchange:
     """One request and its response. `arrival` is of `time.monotonic`, `arrival_time` Unix time; `route` a template.
 
     `server` is the local end of the connection, `upstream` the pattern of the one that answers, `upstream_server` where
-    it is. `headers` are of any
-    answer, unless it has its own; `has_begun`: they have left. Whoever gets to know `error_code` and `generation` sets
-    them. `error_reason` is for the log only.
+    it is. `headers` are of any answer, unless it has its own; `has_begun`: they have left. Whoever gets to know
+    `error_code` and `generation` sets them. `error_reason` is for the log only.
     """
 
     request_id: str

@@ -53,20 +53,22 @@ async def test_it_can_be_had_again_and_forgotten() -> None:
     async with scripted("ok") as server:
         first = await answer(server)
         url = f"{PATH}/{first['id']}"
-        again = await server.client.get(url)
-        assert again.json() == first and again.headers["content-type"] == "application/json"
+        found = await server.client.get(url)
+        assert found.json() == first and found.headers["content-type"] == "application/json"
         assert (await server.client.get(url, params={"stream": "false"})).json() == first
         streamed = await server.client.get(url, params={"stream": "true"})
         check_error(streamed, 400, "unsupported_parameter", "stream")
         second = await answer(server, input="b", previous_response_id=first["id"])
+        third = await answer(server, input="c", previous_response_id=second["id"])
         gone = await server.client.delete(url)
         assert gone.json() == {"id": first["id"], "object": "response", "deleted": True}
         for answered in (await server.client.get(url), await server.client.delete(url)):
             check_error(answered, 404, "response_not_found")
-        assert await answer(server, input="c", previous_response_id=second["id"]), "it has its whole conversation"
+        again = await answer(server, input="c", previous_response_id=second["id"])
+        assert again["usage"]["input_tokens"] == third["usage"]["input_tokens"], "it has its whole conversation"
 
 
-async def refused(response: httpx.Response) -> None:
+def refused(response: httpx.Response) -> None:
     check_error(response, 404, "previous_response_not_found", "previous_response_id")
 
 
@@ -80,7 +82,7 @@ async def test_only_the_key_that_wrote_it_may_read_it(monkeypatch: pytest.Monkey
         url = f"{PATH}/{first['id']}"
         for stranger in (BOB, ROOT):
             for path in (PATH, f"{PATH}/input_tokens"):
-                await refused(await server.post(path, goes_on, **stranger))
+                refused(await server.post(path, goes_on, **stranger))
             check_error(await server.client.get(url, headers=stranger), 404, "response_not_found")
             check_error(await server.client.delete(url, headers=stranger), 404, "response_not_found")
         check_error(await server.client.get(url), 401, "invalid_api_key")
@@ -90,11 +92,11 @@ async def test_only_the_key_that_wrote_it_may_read_it(monkeypatch: pytest.Monkey
 
 async def test_one_that_never_was_or_was_not_to_be_stored() -> None:
     async with scripted("ok") as server:
-        await refused(await ask(server, previous_response_id="resp_0"))
-        await refused(await ask(server, previous_response_id="resp_0", stream=True))
+        refused(await ask(server, previous_response_id="resp_0"))
+        refused(await ask(server, previous_response_id="resp_0", stream=True))
         first = await answer(server, store=False)
         assert first["store"] is False
-        await refused(await ask(server, previous_response_id=first["id"]))
+        refused(await ask(server, previous_response_id=first["id"]))
         assert len(server.context.responses) == 0
 
 
@@ -118,7 +120,7 @@ async def test_it_ends_in_time() -> None:
         time.now = 89
         assert (await ask(server, previous_response_id=first["id"])).status_code == 200
         time.now = 90
-        await refused(await ask(server, previous_response_id=first["id"]))
+        refused(await ask(server, previous_response_id=first["id"]))
 
 
 async def test_a_chain_counts_all_of_its_conversation() -> None:
