@@ -12,7 +12,7 @@ from typing import TextIO
 
 from openai_kv import model_store
 from openai_kv.cache.manager import KVCacheManager
-from openai_kv.cache.pins import PinLimits
+from openai_kv.cache.pin import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.config import CacheSettings, Settings
 from openai_kv.engine.admission import QueueLimits

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from openai_kv.cache.manager import KVCacheManager
-from openai_kv.cache.pins import PinLimits
+from openai_kv.cache.pin import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.default_plugins.lru import LRUPolicy
 from openai_kv.engine.detokenizer import Detokenizer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from openai_kv.cache.node import Node
-    from openai_kv.cache.pins import Pin
+    from openai_kv.cache.pin import Pin
 
 TokenIds = tuple[int, ...]
 

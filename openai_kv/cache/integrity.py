@@ -8,7 +8,8 @@ from openai_kv.cache.block import Block
 from openai_kv.cache.eviction import Evictor
 from openai_kv.cache.exact_index import ExactIndex
 from openai_kv.cache.node import Node
-from openai_kv.cache.pins import Pin, Pins
+from openai_kv.cache.pin import Pin
+from openai_kv.cache.pins import Pins
 from openai_kv.cache.pool import BlockPool
 from openai_kv.cache.radix_tree import RadixTree
 from openai_kv.cache.store import BlockStore

@@ -10,7 +10,7 @@ from openai_kv.cache.eviction import CacheObserver, NullObserver
 from openai_kv.cache.exact_index import ExactEntry
 from openai_kv.cache.hit import CacheHit, HitKind, ResetResult
 from openai_kv.cache.integrity import check_integrity
-from openai_kv.cache.pins import PinLimits
+from openai_kv.cache.pin import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.cache.prefix_pins import PrefixPins
 from openai_kv.cache.snapshot import Snapshot

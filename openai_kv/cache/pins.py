@@ -1,49 +1,17 @@
 """Pins: prefixes that are kept until they expire, hard ones from everybody, soft ones from the eviction policy."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from sortedcontainers import SortedKeyList
 
 from openai_kv.cache.block import Block
 from openai_kv.cache.candidate_queue import CandidateQueue
+from openai_kv.cache.pin import Pin, PinLimits
 from openai_kv.cache.policy import BlockInfo
 from openai_kv.cache.pool import BlockPool
 from openai_kv.cache.radix_tree import RadixTree
 from openai_kv.errors import PinLimitError
 from openai_kv.request import PinOrder
-
-
-@dataclass(frozen=True, slots=True)
-class PinLimits:
-    """Shares of the blocks that soft and hard pins may keep, and how many hard pins there may be."""
-
-    soft_pin_fraction: float = 0.5
-    max_pinned_fraction: float = 0.25
-    max_pins: int = 256
-
-
-@dataclass(slots=True, eq=False)
-class Pin:
-    """Keeps the first `num_tokens` tokens of a chain, which end in `block`; times are of the cache's clock.
-
-    A hard pin has a `pin_id`, and `num_cached_tokens`, those that were cached when it was ordered. `hits`: look-ups
-    taken that matched all of it.
-    """
-
-    block: Block
-    num_tokens: int
-    ttl: float
-    created: float
-    expires_at: float
-    pin_id: str = ""
-    label: str | None = None
-    num_cached_tokens: int = 0
-    hits: int = 0
-
-    @property
-    def is_hard(self) -> bool:
-        return bool(self.pin_id)
 
 
 class Pins:

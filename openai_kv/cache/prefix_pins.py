@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from openai_kv.cache.block import Block, TokenIds
-from openai_kv.cache.pins import Pin
+from openai_kv.cache.pin import Pin
 from openai_kv.cache.store import BlockStore
 from openai_kv.errors import PinLimitError
 from openai_kv.request import PinOrder, RequestInfo

@@ -9,7 +9,8 @@ from openai_kv.cache.counters import CacheCounters
 from openai_kv.cache.eviction import CacheObserver, Evictor
 from openai_kv.cache.exact_index import ExactIndex
 from openai_kv.cache.last_use import LastUse
-from openai_kv.cache.pins import PinLimits, Pins
+from openai_kv.cache.pin import PinLimits
+from openai_kv.cache.pins import Pins
 from openai_kv.cache.policy import CacheInfo, EvictionPolicy
 from openai_kv.cache.pool import BlockPool
 from openai_kv.cache.radix_tree import RadixTree

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openai_kv.cache.hit import ResetResult
-from openai_kv.cache.pins import Pin
+from openai_kv.cache.pin import Pin
 from openai_kv.cache.snapshot import Snapshot
 from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.engine.reporter import Reporter

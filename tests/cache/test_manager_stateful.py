@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from openai_kv.cache.hit import CacheHit, HitKind
 from openai_kv.cache.manager import KVCacheManager
-from openai_kv.cache.pins import Pin, PinLimits
+from openai_kv.cache.pin import Pin, PinLimits
 from openai_kv.cache.policy import BlockInfo, EvictionPolicy
 from openai_kv.default_plugins.h2o import H2OPolicy
 from openai_kv.default_plugins.lru import LRUPolicy

@@ -6,7 +6,8 @@ import pytest
 
 from openai_kv.cache.hit import CacheHit, HitKind
 from openai_kv.cache.manager import KVCacheManager
-from openai_kv.cache.pins import Pin, PinLimits, share_of
+from openai_kv.cache.pin import Pin, PinLimits
+from openai_kv.cache.pins import share_of
 from openai_kv.cache.policy import BlockInfo, EvictionPolicy
 from openai_kv.default_plugins.lru import LRUPolicy
 from openai_kv.errors import PinLimitError

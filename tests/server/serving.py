@@ -14,7 +14,7 @@ import httpx
 import uvicorn
 from starlette.applications import Starlette
 
-from openai_kv.cache.pins import PinLimits
+from openai_kv.cache.pin import PinLimits
 from openai_kv.config import load_settings
 from openai_kv.engine.admission import QueueLimits
 from openai_kv.engine.async_engine import AsyncEngine
