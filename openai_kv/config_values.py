@@ -1,10 +1,12 @@
-"""Values of settings as one writes them: sizes, durations, lists of names."""
+"""Values of settings and options as one writes them: sizes, durations, lists of names."""
 
 import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
+
+from openai_kv.errors import ConfigError
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
@@ -17,6 +19,13 @@ def parse_size(value: object) -> object:
     if match is None or match[2].upper() not in UNITS:
         raise ValueError("should be a size like 1GiB or 500MB")
     return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+def positive(text: str) -> int:
+    """A whole number above 0, of the command line. Raises ConfigError."""
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(f"{text!r} is not a whole number above 0")
+    return int(text)
 
 
 def parse_memory(value: object) -> object:

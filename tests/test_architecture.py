@@ -43,7 +43,7 @@ ARROWS: dict[str, set[str]] = {
     "plugins": {"cache", "complaints", "hookspecs", "metrics_exporter", "parsing", "plugin_options", "plugin_origins"},
     "simulate": {"cache", "plugins", "default_plugins", *SETTINGS},
     "bench": {"simulate", *SETTINGS},
-    "planning": {"model_runner", "model_store", "simulate", *SETTINGS},
+    "planning": {"model_runner", "model_store", *SETTINGS},
     "model_store": {"model_runner", *SETTINGS},
 }
 EVERYTHING = {"build", "cli"}

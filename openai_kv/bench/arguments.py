@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_kv.bench.workloads import WORKLOADS, Scale
-from openai_kv.simulate.arguments import positive
+from openai_kv.config_values import positive
 
 SCALE = Scale()
 

@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from openai_kv.config_values import parse_size
-from openai_kv.simulate.arguments import positive
+from openai_kv.config_values import parse_size, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser, prefix: str) -> None:

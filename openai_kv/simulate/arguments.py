@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from openai_kv.errors import ConfigError
+from openai_kv.config_values import positive
 from openai_kv.simulate.cost import CostModel
 
 COST = CostModel()
@@ -52,12 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser, prefix: str) -> None:
     add("--json", metavar="FILE", type=Path, help="write the results as JSON")
     add("--csv", metavar="FILE", type=Path, help="write the results as CSV")
     add("--plot", metavar="FILE", type=Path, help="draw hit ratio against capacity (.png, .svg); repeatable", **several)
-
-
-def positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ConfigError(f"{text!r} is not a whole number above 0")
-    return int(text)
 
 
 def rate(text: str) -> float:

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from openai_kv.config_values import positive
 from openai_kv.errors import ConfigError
-from openai_kv.simulate.arguments import positive
 from openai_kv.simulate.cost import CostModel
 from openai_kv.simulate.plot import check_plot, write_plot
 from openai_kv.simulate.readers import read_trace
