@@ -40,11 +40,15 @@ class Tools:
 
     def __call__(self, value: Any, path: str, notes: Notes) -> list[Any]:
         tools = Array(TOOL, self.maximum, empty=False)(value, path, notes)
-        names = [tool["function"]["name"] for tool in tools]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                raise wrong_value(f"{path}[{index}].function.name", "unlike the names before it", name)
+        check_distinct([tool["function"]["name"] for tool in tools], path, "function.name")
         return tools
+
+
+def check_distinct(names: Sequence[str], path: str, field: str) -> None:
+    """`names` are those of the tools at `path`, each in its `field`."""
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise wrong_value(f"{path}[{index}].{field}", "unlike the names before it", name)
 
 
 def check_tool_choice(value: Any, path: str, notes: Notes) -> Any:

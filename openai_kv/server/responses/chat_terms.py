@@ -9,7 +9,7 @@ from openai_kv.errors import RequestError
 from openai_kv.server.call import Call
 from openai_kv.server.responses.conversation import Conversation
 from openai_kv.server.responses.fields import LOGPROBS
-from openai_kv.server.violations import wrong_value
+from openai_kv.server.tool_fields import check_distinct
 
 # What is not handed on under its own name.
 OWN = frozenset(
@@ -57,10 +57,7 @@ def response_format(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chat_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    names = [tool["name"] for tool in tools]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise wrong_value(f"tools[{index}].name", "unlike the names before it", name)
+    check_distinct([tool["name"] for tool in tools], "tools", "name")
     return [{"type": "function", "function": function(tool)} for tool in tools]
 
 
