@@ -39,6 +39,7 @@ class ResponseStore:
 
     def put(self, response_id: str, response: StoredResponse) -> None:
         """The oldest make room; one that is too large by itself is not kept."""
+        self._expire()
         if response.size > self._max_bytes or not self._max_count:
             return
         self._stored[response_id] = (self.clock() + self._seconds, response)

@@ -61,3 +61,6 @@ def test_they_end_in_time() -> None:
     time.now = 60
     assert store.get("a", b"alice") is None and store.get("b", b"alice")
     assert (len(store), store.num_bytes) == (1, 10)
+    time.now = 90
+    store.put("c", response())
+    assert (len(store), store.num_bytes) == (1, 10), "what is over is let go when another comes"
