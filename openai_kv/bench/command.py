@@ -20,6 +20,7 @@ from openai_kv.bench.workloads import WORKLOADS, Phase, Scale
 from openai_kv.bench.writer import Writer
 from openai_kv.config import did_you_mean
 from openai_kv.errors import ConfigError
+from openai_kv.simulate.arguments import check_writable
 from openai_kv.simulate.plot import check_plot
 
 IGNORE_EOS = {"ignore_eos": True}  # vLLM's, SGLang's, llama.cpp's and our word for answers of one length
@@ -74,9 +75,7 @@ def check(options: Options) -> None:
     """What can be known to be wrong before the work begins."""
     if options.plot:
         check_plot(options.plot)
-    for path in filter(None, (options.json, options.plot)):
-        if not path.parent.is_dir():
-            raise ConfigError(f"{path}: no such folder")
+    check_writable(options.json, options.plot)
 
 
 async def measure(options: Options) -> tuple[str, list[Result]]:

@@ -13,6 +13,7 @@ from openai_kv.errors import ConfigError
 from openai_kv.model_runner.outline import ModelOutline, read_outline
 from openai_kv.planning.plan import Plan, Wish, make_plan
 from openai_kv.planning.report import describe, make_table, show_bytes, write_json
+from openai_kv.simulate.arguments import check_writable
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,7 @@ class Options:
 def plan(settings: Settings, own: Mapping[str, Any], progress: model_store.Progress) -> int:
     """Print the table, write the file; 1 if what was wished fits in no format. Raises ConfigError, ModelLoadError."""
     options = Options(**own)
-    if options.json and not options.json.parent.is_dir():
-        raise ConfigError(f"{options.json}: no such folder")
+    check_writable(options.json)
     folder = model_store.resolve_config(options.model or settings.model.model, home=settings.home, progress=progress)
     outline = read_outline(folder, dtype=settings.model.dtype, trust_remote_code=settings.model.trust_remote_code)
     made = make_plan(outline, make_wish(options, outline, settings.cache.block_size))

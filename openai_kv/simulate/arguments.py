@@ -54,6 +54,17 @@ def add_arguments(parser: argparse.ArgumentParser, prefix: str) -> None:
     add("--plot", metavar="FILE", type=Path, help="draw hit ratio against capacity (.png, .svg); repeatable", **several)
 
 
+def check_writable(*paths: Path | None) -> None:
+    """Files that a long computation will write, looked at before it begins. Raises ConfigError."""
+    for path in filter(None, paths):
+        if not path.parent.is_dir():
+            raise ConfigError(f"{path}: no such folder")
+        if path.is_dir():
+            raise ConfigError(f"{path}: a folder, not a file")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ConfigError(f"{path}: can't be written")
+
+
 def positive(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise ConfigError(f"{text!r} is not a whole number above 0")
