@@ -1,6 +1,5 @@
 """Builds the object graph from the settings and serves it; the one place that knows every layer."""
 
-import gc
 import json
 import logging
 import sys
@@ -62,7 +61,6 @@ class EngineBuilder:
         self.tokenizer.set_result(tokenizer)
         self.vocabulary.set_result(vocabulary_of(tokenizer, runner.info.vocab_size, runner.info.eos_token_ids))
         reporter = Reporter(detokenizer, self.exporters, self._recorder(manager.block_size))
-        settle_heap()
         return Engine(scheduler, runner, detokenizer, reporter)
 
     def _recorder(self, block_size: int) -> TraceRecorder | None:
@@ -116,14 +114,6 @@ class EngineBuilder:
             policy=self.policy.name,
             versions=versions(),
         )
-
-
-def settle_heap() -> None:
-    """Take what is there by now out of garbage collection: torch and the model's classes alone make a full one hold up
-    every stream for a quarter of a second.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def pin_limits(settings: CacheSettings) -> PinLimits:

@@ -120,7 +120,7 @@ def add_option(group: "argparse._ArgumentGroup", option: Option) -> None:
 
 def metavar(option: Option) -> str:
     choices = get_args(option.field.annotation) if get_origin(option.field.annotation) is Literal else ()
-    return "|".join(choices) or {int: "N", float: "SECONDS", tuple: "NAME"}.get(type(option.default), "VALUE")
+    return "|".join(choices) or {int: "N", float: "SHARE", tuple: "NAME"}.get(type(option.default), "VALUE")
 
 
 def explain(option: Option) -> str:

@@ -66,6 +66,17 @@ def check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     return origins
 
 
+def check_writable(*paths: Path | None) -> None:
+    """Files that a long computation will write, looked at before it begins. Raises ConfigError."""
+    for path in filter(None, paths):
+        if not path.parent.is_dir():
+            raise ConfigError(f"{path}: no such folder")
+        if path.is_dir():
+            raise ConfigError(f"{path}: a folder, not a file")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ConfigError(f"{path}: can't be written")
+
+
 Size = Annotated[int, BeforeValidator(parse_size)]
 Duration = Annotated[int, BeforeValidator(parse_duration)]
 Memory = Annotated[int | float | Literal["auto"], BeforeValidator(parse_memory)]

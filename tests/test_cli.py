@@ -75,6 +75,12 @@ def test_help_shows_every_option_with_meaning_and_default(capsys: pytest.Capture
             assert words.endswith(f"[{cli.show(option.default)}]"), words
 
 
+def test_help_calls_a_share_a_share(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "serve", "--help")
+    assert re.search(r"--max-pinned-fraction SHARE", text)
+    assert "SECONDS" not in text
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.fullmatch(r"openai-kv \d+\.\d+\.\d+\n", printed(capsys, "--version"))
 

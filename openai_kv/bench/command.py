@@ -19,6 +19,7 @@ from openai_kv.bench.result import Result
 from openai_kv.bench.workloads import WORKLOADS, Phase, Scale
 from openai_kv.bench.writer import Writer
 from openai_kv.complaints import did_you_mean
+from openai_kv.config_values import check_writable
 from openai_kv.errors import ConfigError
 from openai_kv.simulate.plot import check_plot
 
@@ -74,9 +75,7 @@ def check(options: Options) -> None:
     """What can be known to be wrong before the work begins."""
     if options.plot:
         check_plot(options.plot)
-    for path in filter(None, (options.json, options.plot)):
-        if not path.parent.is_dir():
-            raise ConfigError(f"{path}: no such folder")
+    check_writable(options.json, options.plot)
 
 
 async def measure(options: Options) -> tuple[str, list[Result]]:

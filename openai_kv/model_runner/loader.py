@@ -57,8 +57,9 @@ class CausalLM:
 
     @property
     def max_model_len(self) -> int | None:
-        """The longest context that the configuration states, if it does."""
-        return getattr(self.text_config, "max_position_embeddings", None)
+        """The longest context that the configuration states, if it does: 0 and less, which some write, say nothing."""
+        stated: int | None = getattr(self.text_config, "max_position_embeddings", None)
+        return stated if stated and stated > 0 else None
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -112,5 +113,7 @@ def load_model(
 
 
 def one_line(error: BaseException) -> str:
-    text = str(error).strip() or "no message"
-    return f"{type(error).__name__}: {text.splitlines()[0]}"
+    """The first line, and the next one if the first only announces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    said = lines[:2] if lines[0].endswith(":") else lines[:1]
+    return f"{type(error).__name__}: {' '.join(said)}"

@@ -51,10 +51,13 @@ class _RecordingStep:
 
 
 def measure(model: CausalLM) -> ModelShapes:
-    """Shapes from running one token through the model. Raises ModelLoadError if a layer never asks for attention.
+    """Shapes from running one token through the model. Raises ModelLoadError if a layer never asks for attention, or
+    there is none.
 
     Asking the layers rather than the configuration needs no knowledge of families, and shows that each one calls us.
     """
+    if model.num_layers < 1:
+        raise ModelLoadError(f"{model.name}: the configuration says {model.num_layers} layers")
     step = _RecordingStep()
     token = torch.zeros(1, 1, dtype=torch.int64, device=model.model.device)
     with refusing(model), torch.inference_mode():

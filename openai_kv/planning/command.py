@@ -9,6 +9,7 @@ from rich.console import Console
 
 from openai_kv import model_store
 from openai_kv.config import Settings
+from openai_kv.config_values import check_writable
 from openai_kv.errors import ConfigError
 from openai_kv.model_runner.outline import ModelOutline, read_outline
 from openai_kv.planning.plan import Plan, Wish, make_plan
@@ -29,8 +30,7 @@ class Options:
 def plan(settings: Settings, own: Mapping[str, Any], progress: model_store.Progress) -> int:
     """Print the table, write the file; 1 if what was wished fits in no format. Raises ConfigError, ModelLoadError."""
     options = Options(**own)
-    if options.json and not options.json.parent.is_dir():
-        raise ConfigError(f"{options.json}: no such folder")
+    check_writable(options.json)
     folder = model_store.resolve_config(options.model or settings.model.model, home=settings.home, progress=progress)
     outline = read_outline(folder, dtype=settings.model.dtype, trust_remote_code=settings.model.trust_remote_code)
     made = make_plan(outline, make_wish(options, outline, settings.cache.block_size))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
@@ -59,7 +60,7 @@ async def in_thread_if_large(body: bytes, work: Callable[[bytes], T]) -> T:
 def parse_object(body: bytes) -> dict[str, Any]:
     """A JSON object; raises RequestError `invalid_json` for everything else."""
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=refuse_constant)
+        value = json.loads(body.decode("utf-8"), parse_constant=refuse_constant, parse_float=finite)
         if SURROGATE.search(body):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except RecursionError:
@@ -67,7 +68,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise invalid_json(f"{error.msg} at line {error.lineno}, column {error.colno}") from None
     except ValueError:
-        raise invalid_json("it holds text that is not UTF-8, or a number that is not JSON") from None
+        raise invalid_json("it holds text that is not UTF-8, or a number that is not JSON or too large") from None
     if not isinstance(value, dict):
         raise invalid_json("it must be an object")
     check_nesting(value)
@@ -76,6 +77,14 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 def refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+def finite(digits: str) -> float:
+    """Infinity could be echoed by no JSON."""
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(digits)
+    return number
 
 
 def check_nesting(value: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from openai_kv.config_values import positive
+from openai_kv.config_values import check_writable, positive
 from openai_kv.errors import ConfigError
 from openai_kv.simulate.cost import CostModel
 from openai_kv.simulate.plot import check_plot, write_plot
@@ -80,9 +80,7 @@ def check(options: Options, source: PolicySource) -> None:
             source.create(policy)
     for path in options.plots:
         check_plot(path)
-    for path in filter(None, (options.json, options.csv, *options.plots)):
-        if not path.parent.is_dir():
-            raise ConfigError(f"{path}: no such folder")
+    check_writable(options.json, options.csv, *options.plots)
 
 
 def make_cases(options: Options) -> Iterator[Case]:

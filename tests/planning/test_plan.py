@@ -101,6 +101,7 @@ def test_memory_below_the_weights_holds_nothing(config: Path) -> None:
         (["--context", "0"], "'0' is not a whole number above 0"),
         (["--context", "9000"], "--context 9000: the model takes 8192 tokens at most"),
         (["--json", "/nowhere/at/all.json"], "/nowhere/at/all.json: no such folder"),
+        (["--json", "/"], "/: a folder, not a file"),
     ],
 )
 def test_wrong_options_are_told(
@@ -121,6 +122,32 @@ def test_a_file_that_is_no_configuration(tmp_path: Path, capsys: pytest.CaptureF
 def test_what_can_be_no_path_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "a" * 300]) == 1
     assert "File name too long" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("odd", "complaint"),
+    [
+        ({"num_hidden_layers": 0}, "LlamaForCausalLM: the configuration says 0 layers"),
+        ({"num_hidden_layers": -1}, "LlamaForCausalLM: the configuration says -1 layers"),
+        ({"num_hidden_layers": "30"}, "'num_hidden_layers' expected int, got str"),
+        ({"num_key_value_heads": 0}, "ZeroDivisionError"),
+    ],
+)
+def test_odd_configurations_are_refused_with_the_reason(
+    config: Path, odd: dict[str, Any], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(json.dumps(SMOLLM2 | odd), encoding="utf-8")
+    assert main(["plan", str(config), "--memory", "1GiB"]) == 1
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stated", [0, -5])
+def test_a_context_of_nothing_is_none_stated(config: Path, stated: int, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(json.dumps(SMOLLM2 | {"max_position_embeddings": stated}), encoding="utf-8")
+    assert main(["plan", str(config)]) == 2
+    assert "states no longest context: give --context" in capsys.readouterr().err
+    code, made = plan(config, "--context", "100")
+    assert (code, made["context"], made["max_model_len"]) == (0, 100, None)
 
 
 def test_no_memory_is_taken_for_weights(config: Path) -> None:

@@ -28,6 +28,8 @@ JSON = {"content-type": "application/json"}
         b'{"a": ' + b"[" * 64 + b"]" * 64 + b"}",
         b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'{"a": 1' + b"0" * 5000 + b"}",
+        b'{"a": 1e999}',
+        b'{"a": -1e999}',
     ],
 )
 def test_what_is_not_a_json_object(body: bytes) -> None:

@@ -1,6 +1,8 @@
 """Signals, exit codes and a failing start, in a process of its own."""
 
 import asyncio
+import gc
+import os
 import signal
 import socket
 import sys
@@ -124,6 +126,22 @@ async def test_nothing_to_do_is_a_quick_and_clean_end() -> None:
     async with server(drain_timeout=600) as running:
         running.process.send_signal(signal.SIGINT)
         assert await running.exit_code() == 0
+
+
+def test_what_was_loaded_is_nothing_to_collect() -> None:
+    seen: dict[str, int] = {}
+
+    def announce(line: str) -> None:
+        seen[line] = len(gc.get_objects())
+        if line == "ready":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    try:
+        assert run(make_context(SteppedRunner(fake_runner(SHAPE)), server__port=0), announce) == 0
+    finally:
+        gc.unfreeze()
+    before, after = seen.values()
+    assert after < before / 10
 
 
 def failing_context(error: Exception) -> ServerContext:

@@ -1,7 +1,10 @@
 """From what is asked for to a chat that can be generated; too long a conversation may be cut."""
 
-from collections.abc import Mapping
+import asyncio
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from openai_kv.errors import ContextLengthError
@@ -32,18 +35,33 @@ async def plan_response(call: Call, asked: Asked) -> ChatPlan:
 
 
 async def plan_latest(call: Call, asked: Asked) -> ChatPlan:
-    """With as many of the latest turns as fit; raises ContextLengthError if the last one doesn't."""
-    starts = asked.conversation.turns[1:]
-    found = await plan_chat(call, asked, asked.conversation.without_oldest(starts[-1] if starts else 0))
-    low, high = 0, len(starts) - 1
-    while low < high:
-        middle = (low + high) // 2
+    """With as many of the latest turns as fit; raises ContextLengthError if the last one doesn't.
+
+    By halves of the text rather than of the turns: a turn of megabytes is read once or twice, not at each attempt.
+    """
+    starts = asked.conversation.turns[1:][::-1] or [0]
+    lengths = await asyncio.to_thread(text_lengths, asked.conversation, starts)
+    found = await plan_chat(call, asked, asked.conversation.without_oldest(starts[0]))
+    fits, fails = 0, len(starts)
+    while fails - fits > 1:
+        half = (lengths[fits] + lengths[fails - 1]) / 2
+        middle = max(fits + 1, bisect_right(lengths, half, fits + 1, fails) - 1)
         try:
             found = await plan_chat(call, asked, asked.conversation.without_oldest(starts[middle]))
-            high = middle
+            fits = middle
         except ContextLengthError:
-            low = middle + 1
+            fails = middle
     return found
+
+
+def text_lengths(conversation: Conversation, starts: Sequence[int]) -> list[int]:
+    """Characters from each of `starts`, the latest first, to the end."""
+    after = [0, *accumulate(message_length(message) for message in reversed(conversation.messages))]
+    return [after[len(conversation.messages) - start] for start in starts]
+
+
+def message_length(message: Mapping[str, Any]) -> int:
+    return sum(len(str(value)) for value in message.values())
 
 
 async def plan_chat(call: Call, asked: Asked, conversation: Conversation) -> ChatPlan:

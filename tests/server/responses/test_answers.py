@@ -2,10 +2,12 @@
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import jsonschema
 import pytest
 
+from openai_kv.tokenizer import Tokenizer
 from tests.server.responses.asking import ASK, PATH, answer, ask, text_of
 from tests.server.scripted import SHAPE, scripted
 from tests.server.serving import Site, check_error, site
@@ -245,6 +247,22 @@ async def test_as_few_turns_as_possible_are_dropped(room: int) -> None:
         ]
         cut = await answer(server, input=turns, max_output_tokens=SHAPE.max_model_len - room, truncation="auto")
         assert cut["usage"]["input_tokens"] == next(size for size in sizes if size <= room)
+
+
+async def test_a_huge_turn_is_not_read_at_each_attempt() -> None:
+    turns = [{"role": "user", "content": "a" * (200_000 if number == 23 else 2)} for number in range(64)]
+    read: list[int] = []
+
+    def counted(tokenizer: Tokenizer, text: str, **options: bool) -> list[int]:
+        read.append(len(text))
+        return encode(tokenizer, text, **options)
+
+    encode = Tokenizer.encode
+    async with scripted("ok") as server:
+        with patch.object(Tokenizer, "encode", counted):
+            cut = await answer(server, input=turns, truncation="auto")
+        assert cut["usage"]["input_tokens"] < 2000
+        assert sum(read) < 3 * 201_000
 
 
 async def test_breakpoints_and_explicit_caching() -> None:

@@ -1,10 +1,11 @@
 """What is refused, and in which words."""
 
+import json
 from typing import Any
 
 import pytest
 
-from tests.server.responses.asking import PATH, ask
+from tests.server.responses.asking import ASK, PATH, ask
 from tests.server.responses.test_answers import TOOLS
 from tests.server.scripted import scripted
 from tests.server.serving import check_error, site
@@ -148,3 +149,11 @@ async def test_the_model_is_needed_and_known() -> None:
     async with site() as server:
         check_error(await server.post(PATH, {"input": "Hi"}), 400, "missing_required_parameter", "model")
         check_error(await ask(server, model="other"), 404, "model_not_found", "model")
+
+
+async def test_what_is_echoed_is_json() -> None:
+    """A number beyond every double became Infinity, in the answer too."""
+    body = json.dumps({**ASK, "tools": [{**TOOLS[0], "parameters": {"maximum": 5}}]}).replace("5", "1e999")
+    async with scripted("ok") as server:
+        response = await server.client.post(PATH, content=body, headers={"content-type": "application/json"})
+        check_error(response, 400, "invalid_json")
