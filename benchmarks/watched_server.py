@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.loop_watch import LoopWatch
-from openai_kv.build import build_context, settle_heap
+from openai_kv.build import build_context
 from openai_kv.cli import build_parser
 from openai_kv.config import load_settings
 from openai_kv.plugins import load_plugins
@@ -41,9 +41,7 @@ def real_context(values: Mapping[str, Any]) -> ServerContext:
 def fake_context(values: Mapping[str, Any]) -> ServerContext:
     settings = {name.replace(".", "__"): value for name, value in values.items() if name != "model.model"}
     exporters = load_plugins().create_exporters(("prometheus",), {})
-    context = make_context(SteppedRunner(fake_runner(SHAPE)), SHAPE, exporters=exporters, **settings)
-    settle_heap()
-    return context
+    return make_context(SteppedRunner(fake_runner(SHAPE)), SHAPE, exporters=exporters, **settings)
 
 
 def small_listener(context: ServerContext) -> socket.socket:

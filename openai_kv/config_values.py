@@ -1,5 +1,6 @@
 """Values of settings and options as one writes them: sizes, durations, lists of names."""
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Literal
