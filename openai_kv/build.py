@@ -78,6 +78,7 @@ class EngineBuilder:
             block_size=cache.block_size,
             num_blocks=cache.num_blocks or None,
             kv_cache_memory=None if cache.kv_cache_memory == "auto" else cache.kv_cache_memory,
+            kv_cache_dtype=cache.kv_cache_dtype,
             num_hidden_slots=cache.num_hidden_slots,
             needs_attention=self.policy.needs_attention,
             max_model_len=self.settings.server.max_model_len or None,

@@ -62,6 +62,10 @@ class KVPool:
         return cls(layers, num_blocks, block_size)
 
     @property
+    def dtype(self) -> torch.dtype:
+        return self.layers[0].key.dtype
+
+    @property
     def nbytes(self) -> int:
         return sum(layer.key.nbytes + layer.value.nbytes for layer in self.layers)
 

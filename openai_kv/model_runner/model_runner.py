@@ -15,6 +15,7 @@ from openai_kv.model_runner.attention.cpu import CpuBackend
 from openai_kv.model_runner.attention.interface import PagedStep
 from openai_kv.model_runner.attention.reads import AttentionReads
 from openai_kv.model_runner.attention.select import select_backend
+from openai_kv.model_runner.dtypes import kv_cache_dtype, name_of
 from openai_kv.model_runner.fingerprint import fingerprint
 from openai_kv.model_runner.fused.choice import brgemm_rows
 from openai_kv.model_runner.fused.optimize import optimize, quantize
@@ -38,7 +39,8 @@ class RunnerSettings:
     """What of the configuration concerns the model runner.
 
     `num_blocks` None: as many as `kv_cache_memory` holds, in bytes or as a share of the free memory; that None: 1 GiB
-    on the CPU, 0.9 elsewhere. `max_model_len` None: the model's. `max_pinned_fraction` of the blocks may be taken for
+    on the CPU, 0.9 elsewhere. `kv_cache_dtype`: of K and V in the pool, auto for that of the weights.
+    `max_model_len` None: the model's. `max_pinned_fraction` of the blocks may be taken for
     good, so no request may need them. `cache_dir`: for built operators. `optimize`: exchange modules for faster ones
     where there are any. `batch_invariant`: a row's result depends on nothing else in its step. `quantization` of the
     weights: none or int8.
@@ -51,6 +53,7 @@ class RunnerSettings:
     block_size: int = 16
     num_blocks: int | None = None
     kv_cache_memory: int | float | None = None
+    kv_cache_dtype: str = "auto"
     num_hidden_slots: int = 256
     needs_attention: bool = False
     max_model_len: int | None = None
@@ -77,7 +80,8 @@ class ModelRunner:
         shapes = measure(model)
         check(model, backend)
         self.model, self.backend = model, backend
-        dtype, self.device = model.model.dtype, model.model.device
+        self.device = model.model.device
+        dtype = kv_cache_dtype(settings.kv_cache_dtype, model.model.dtype)
         self.kv_pool = KVPool.allocate(
             shapes.layers,
             num_blocks=_num_blocks(settings, shapes, dtype, self.device),
@@ -85,7 +89,7 @@ class ModelRunner:
             dtype=dtype,
             device=self.device,
         )
-        self.hidden_slots = HiddenSlots(settings.num_hidden_slots, shapes.hidden_size, dtype, self.device)
+        self.hidden_slots = HiddenSlots(settings.num_hidden_slots, shapes.hidden_size, model.model.dtype, self.device)
         self.sampler = Sampler(model.eos_token_ids)
         self.info = _info(model, shapes, backend, name, settings, self.kv_pool)
         self._needs_attention = settings.needs_attention
@@ -241,7 +245,7 @@ def _max_model_len(model: CausalLM, settings: RunnerSettings, pool: KVPool) -> i
 def _info(
     model: CausalLM, shapes: ModelShapes, backend: AttentionBackend, name: str, settings: RunnerSettings, pool: KVPool
 ) -> ModelInfo:
-    dtype = str(model.model.dtype).removeprefix("torch.")
+    dtype, kv_dtype = name_of(model.model.dtype), name_of(pool.dtype)
     return ModelInfo(
         name=name,
         architecture=model.name,
@@ -251,8 +255,8 @@ def _info(
         max_model_len=_max_model_len(model, settings, pool),
         eos_token_ids=model.eos_token_ids,
         dtype=dtype,
-        kv_cache_dtype=dtype,
+        kv_cache_dtype=kv_dtype,
         attention_backend=backend.name,
         block_bytes=pool.block_bytes,
-        fingerprint=fingerprint(model.model, (dtype, backend.name, __version__)),
+        fingerprint=fingerprint(model.model, (dtype, kv_dtype, backend.name, __version__)),
     )
