@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import psutil
 import pytest
 import torch
 
@@ -136,6 +137,9 @@ def test_a_pool_that_does_not_fit_is_refused(sizes: dict[str, int]) -> None:
 def test_the_pool_is_sized_by_memory() -> None:
     settings = RunnerSettings(block_size=8, kv_cache_memory=10 * 8 * 512 + 1)
     assert paged_runner(tiny_model("llama"), settings).kv_pool.num_blocks == 10
+    free = psutil.virtual_memory().available
+    share = replace(settings, kv_cache_memory=1e-4)
+    assert paged_runner(tiny_model("llama"), share).kv_pool.nbytes < 2e-4 * free
     with pytest.raises(ConfigError, match="not even one block"):
         paged_runner(tiny_model("llama"), replace(settings, kv_cache_memory=100))
 
