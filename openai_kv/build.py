@@ -22,6 +22,7 @@ from openai_kv.engine.reporter import Reporter
 from openai_kv.exporting import ExporterGroup
 from openai_kv.grammar.compiler import Vocabulary, vocabulary_of
 from openai_kv.metrics import ServerInfo
+from openai_kv.model_runner.loader import resolve_device
 from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
 from openai_kv.plugins import PluginRegistry, load_plugins
 from openai_kv.recording import TraceRecorder, open_recording
@@ -76,8 +77,11 @@ class EngineBuilder:
             block_size=cache.block_size,
             num_blocks=cache.num_blocks or None,
             kv_cache_memory=None if cache.kv_cache_memory == "auto" else cache.kv_cache_memory,
+            kv_cache_dtype=cache.kv_cache_dtype,
             num_hidden_slots=cache.num_hidden_slots,
             needs_attention=self.policy.needs_attention,
+            max_num_batched_tokens=self._max_num_batched_tokens(),
+            max_num_seqs=engine.max_num_seqs,
             max_model_len=self.settings.server.max_model_len or None,
             max_pinned_fraction=cache.max_pinned_fraction,
             cache_dir=self.settings.home / "operators",
@@ -97,10 +101,16 @@ class EngineBuilder:
         )
 
     def _limits(self, runner: ModelRunner) -> SchedulerLimits:
-        engine, info = self.settings.engine, runner.info
-        default = CPU_BATCHED_TOKENS if runner.device.type == "cpu" else BATCHED_TOKENS
-        max_num_batched_tokens = engine.max_num_batched_tokens or max(default, engine.max_num_seqs)
-        return SchedulerLimits(engine.max_num_seqs, max_num_batched_tokens, info.max_model_len, info.eos_token_ids)
+        info = runner.info
+        return SchedulerLimits(
+            self.settings.engine.max_num_seqs, self._max_num_batched_tokens(), info.max_model_len, info.eos_token_ids
+        )
+
+    def _max_num_batched_tokens(self) -> int:
+        """Raises ConfigError for a device that isn't there."""
+        engine, device = self.settings.engine, resolve_device(self.settings.model.device)
+        default = CPU_BATCHED_TOKENS if device.type == "cpu" else BATCHED_TOKENS
+        return engine.max_num_batched_tokens or max(default, engine.max_num_seqs)
 
     def _server_info(self, runner: ModelRunner) -> ServerInfo:
         info = runner.info

@@ -95,8 +95,9 @@ class CacheSettings(Section):
     block_size: int = Field(16, gt=0, description="tokens of a KV block")
     num_blocks: int = Field(0, ge=0, description="KV blocks; 0 = as many as kv_cache_memory holds")
     kv_cache_memory: Memory = Field(
-        "auto", description="memory for KV blocks: 1GiB, or 0.9 of what is free; auto: 1GiB, CUDA 0.9"
+        "auto", description="memory for KV blocks: 1GiB, or 0.9 of what weights and a step leave; auto: 1GiB, CUDA 0.9"
     )
+    kv_cache_dtype: Dtype = Field("auto", description="type of K and V in the KV blocks; auto = that of the weights")
     eviction_policy: str = Field("lru", min_length=1, description="which cached blocks go first: a plugin's name")
     plugins_dir: str = Field("", description="folder whose *.py files are loaded as plugins; empty = off")
     num_hidden_slots: int = Field(1024, ge=0, description="prompts whose last hidden state is kept for exact repeats")

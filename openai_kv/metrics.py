@@ -11,7 +11,8 @@ class CacheStats:
     """The cache between two steps. Blocks: free + cached + referenced == total; the pinned ones are among them.
 
     `hits` (requests) and `hit_tokens` have an entry for each of exact, radix and partial.
-    `pins` counts hard pins, `expired_blocks` those dropped after a day unused.
+    `pins` counts hard pins, `expired_blocks` those dropped after a day unused, `pinned_idle` the pinned blocks that no
+    running request holds.
     """
 
     total: int
@@ -33,10 +34,16 @@ class CacheStats:
     pinned: int = 0
     pins: int = 0
     expired_blocks: int = 0
+    pinned_idle: int = 0
 
     @property
     def used(self) -> int:
         return self.cached + self.referenced
+
+    @property
+    def memory_pressure(self) -> float:
+        """Share of the blocks that no new request can get: neither free nor evictable, soft-pinned ones can go."""
+        return (self.referenced + self.pinned_idle) / self.total
 
     @property
     def hit_count(self) -> int:

@@ -28,4 +28,5 @@ def cache_stats(store: BlockStore, tables: BlockTables) -> CacheStats:
         pinned=pool.num_pinned,
         pins=len(store.pins.by_id),
         expired_blocks=counters.expired,
+        pinned_idle=pool.num_pinned_idle,
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from openai_kv.engine.detokenizer import Detokenizer, TextPiece
+from openai_kv.engine.pressure import PressureLog
 from openai_kv.exporting import ExporterGroup
 from openai_kv.metrics import RequestStats, StepStats
 from openai_kv.outputs import ModelRunnerOutput, RequestOutput, ScheduledRequest, SchedulerOutput
@@ -33,12 +34,15 @@ class Reporter:
         self._recorder = recorder
         self._clock = clock
         self._preemptions = 0
+        self._pressure = PressureLog()
 
     def report(
         self, scheduler: Scheduler, scheduled: SchedulerOutput, output: ModelRunnerOutput, updated: Sequence[Request]
     ) -> list[RequestOutput]:
         now = self._clock()
-        self._exporters.on_step(self._step_stats(scheduler, scheduled, output, updated, now))
+        stats = self._step_stats(scheduler, scheduled, output, updated, now)
+        self._exporters.on_step(stats)
+        self._pressure.watch(stats.cache.memory_pressure)
         self._preemptions = scheduler.num_preemptions
         return [
             self.request_output(request, sampled=request.request_id in output.sampled_token_ids)

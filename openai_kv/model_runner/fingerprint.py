@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 
 def fingerprint(model: PreTrainedModel, parts: Sequence[str]) -> str:
-    """`fp_` and ten hex digits over the weights and `parts` (dtype, backend, version).
+    """`fp_` and ten hex digits over the weights and `parts` (dtypes, backend, version).
 
     Of the weights: names, shapes, types and the first 16 numbers of each. That tells two models or two fine-tunes
     apart without reading gigabytes at every start.

@@ -30,11 +30,6 @@ def token_bytes(shapes: Sequence[LayerShape], dtype: torch.dtype) -> int:
     return sum(shape.num_elements for shape in shapes) * dtype.itemsize
 
 
-def num_blocks_for(budget: int, shapes: Sequence[LayerShape], block_size: int, dtype: torch.dtype) -> int:
-    """How many blocks fit into `budget` bytes; 0 if none does."""
-    return budget // (token_bytes(shapes, dtype) * block_size)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class KVPool:
     """Per layer K and V `(num_blocks, n_kv_heads, block_size, head_dim)`; block ids index the first dimension."""
@@ -60,6 +55,10 @@ class KVPool:
 
         layers = tuple(LayerCache(zeros(shape, shape.key_dim), zeros(shape, shape.value_dim)) for shape in shapes)
         return cls(layers, num_blocks, block_size)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.layers[0].key.dtype
 
     @property
     def nbytes(self) -> int:

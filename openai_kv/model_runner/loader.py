@@ -11,10 +11,9 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from openai_kv.errors import ConfigError, ModelLoadError
 from openai_kv.model_runner.attention.interface import IMPLEMENTATION, STEP, AttentionStep, register
+from openai_kv.model_runner.dtypes import DTYPES
 from openai_kv.model_runner.lm_head import LMHead
 from openai_kv.model_runner.quiet import quiet
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,8 +12,8 @@ GIB = 2**30
 DEFAULT_SHARE = 0.9
 
 
-def kv_cache_bytes(wanted: int | float | None, device: torch.device) -> int:
-    """`wanted`: bytes (int) or a share of the memory that is free now (float).
+def kv_cache_bytes(wanted: int | float | None, device: torch.device, reserved: int = 0) -> int:
+    """`wanted`: bytes (int) or a share (float) of the memory that is free now, but for `reserved` bytes.
 
     None: 1 GiB on the CPU, which shares its memory with everything else; 0.9 of what is free on an accelerator.
     """
@@ -21,19 +21,19 @@ def kv_cache_bytes(wanted: int | float | None, device: torch.device) -> int:
         return wanted
     if wanted is None and device.type == "cpu":
         return GIB
-    return int(_free_bytes(device) * (DEFAULT_SHARE if wanted is None else wanted))
+    return int(max(0, _free_bytes(device) - reserved) * (DEFAULT_SHARE if wanted is None else wanted))
 
 
-def check_fits(num_bytes: int, device: torch.device) -> None:
-    """Raises ConfigError for a pool larger than what is free.
+def check_fits(num_bytes: int, device: torch.device, reserved: int = 0) -> None:
+    """Raises ConfigError for a pool larger than what is free but for `reserved` bytes.
 
     On the CPU the system hands out more than there is, and ends the process when the pool fills up.
     """
     free = _free_bytes(device)
-    if num_bytes > free:
+    if num_bytes > free - reserved:
         raise ConfigError(
-            f"a KV pool of {num_bytes / GIB:.1f} GiB does not fit: {free / GIB:.1f} GiB are free; "
-            "lower --kv-cache-memory or --num-blocks"
+            f"a KV pool of {num_bytes / GIB:.1f} GiB does not fit: {free / GIB:.1f} GiB are free and a step takes "
+            f"{reserved / GIB:.1f} GiB; lower --kv-cache-memory, --num-blocks or --max-num-batched-tokens"
         )
 
 

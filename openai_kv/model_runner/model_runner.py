@@ -10,17 +10,19 @@ from torch import Tensor
 
 from openai_kv import __version__
 from openai_kv.errors import ConfigError
+from openai_kv.model_runner.activations import DryStep, step_bytes
 from openai_kv.model_runner.attention.backend import AttentionBackend
 from openai_kv.model_runner.attention.cpu import CpuBackend
 from openai_kv.model_runner.attention.interface import PagedStep
 from openai_kv.model_runner.attention.reads import AttentionReads
 from openai_kv.model_runner.attention.select import select_backend
+from openai_kv.model_runner.dtypes import kv_cache_dtype, name_of
 from openai_kv.model_runner.fingerprint import fingerprint
 from openai_kv.model_runner.fused.choice import brgemm_rows
 from openai_kv.model_runner.fused.optimize import optimize, quantize
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
-from openai_kv.model_runner.kv_pool import KVPool, num_blocks_for, token_bytes
+from openai_kv.model_runner.kv_pool import KVPool, token_bytes
 from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
 from openai_kv.model_runner.logprobs import MAX_ROWS, token_logprobs
 from openai_kv.model_runner.memory import check_fits, kv_cache_bytes, return_freed
@@ -38,7 +40,9 @@ class RunnerSettings:
     """What of the configuration concerns the model runner.
 
     `num_blocks` None: as many as `kv_cache_memory` holds, in bytes or as a share of the free memory; that None: 1 GiB
-    on the CPU, 0.9 elsewhere. `max_model_len` None: the model's. `max_pinned_fraction` of the blocks may be taken for
+    on the CPU, 0.9 elsewhere. `kv_cache_dtype`: of K and V in the pool, auto for that of the weights.
+    `max_num_batched_tokens` rows and `max_num_seqs` requests are the largest step, whose memory is kept free.
+    `max_model_len` None: the model's. `max_pinned_fraction` of the blocks may be taken for
     good, so no request may need them. `cache_dir`: for built operators. `optimize`: exchange modules for faster ones
     where there are any. `batch_invariant`: a row's result depends on nothing else in its step. `quantization` of the
     weights: none or int8.
@@ -51,6 +55,9 @@ class RunnerSettings:
     block_size: int = 16
     num_blocks: int | None = None
     kv_cache_memory: int | float | None = None
+    kv_cache_dtype: str = "auto"
+    max_num_batched_tokens: int = 512
+    max_num_seqs: int = 64
     num_hidden_slots: int = 256
     needs_attention: bool = False
     max_model_len: int | None = None
@@ -77,15 +84,21 @@ class ModelRunner:
         shapes = measure(model)
         check(model, backend)
         self.model, self.backend = model, backend
-        dtype, self.device = model.model.dtype, model.model.device
+        self.device = model.model.device
+        dtype = kv_cache_dtype(settings.kv_cache_dtype, model.model.dtype)
+        self.hidden_slots = HiddenSlots(settings.num_hidden_slots, shapes.hidden_size, model.model.dtype, self.device)
+        longest = min(filter(None, (settings.max_model_len, model.max_model_len)), default=None)
+        dry = DryStep(model, backend, shapes.layers, dtype, longest)
+        reserved = step_bytes(dry, settings.max_num_batched_tokens, settings.max_num_seqs)
         self.kv_pool = KVPool.allocate(
             shapes.layers,
-            num_blocks=_num_blocks(settings, shapes, dtype, self.device),
+            num_blocks=_num_blocks(
+                settings, token_bytes(shapes.layers, dtype) * settings.block_size, self.device, reserved
+            ),
             block_size=settings.block_size,
             dtype=dtype,
             device=self.device,
         )
-        self.hidden_slots = HiddenSlots(settings.num_hidden_slots, shapes.hidden_size, dtype, self.device)
         self.sampler = Sampler(model.eos_token_ids)
         self.info = _info(model, shapes, backend, name, settings, self.kv_pool)
         self._needs_attention = settings.needs_attention
@@ -212,17 +225,15 @@ def _by_block(mass: Tensor, block_tables: Tensor) -> dict[int, float]:
     return dict(zip(blocks.tolist(), mass[blocks].tolist(), strict=True))
 
 
-def _num_blocks(settings: RunnerSettings, shapes: ModelShapes, dtype: torch.dtype, device: torch.device) -> int:
-    num_blocks = settings.num_blocks or _blocks_in_budget(settings, shapes, dtype, device)
-    check_fits(num_blocks * settings.block_size * token_bytes(shapes.layers, dtype), device)
-    return num_blocks
-
-
-def _blocks_in_budget(settings: RunnerSettings, shapes: ModelShapes, dtype: torch.dtype, device: torch.device) -> int:
-    budget = kv_cache_bytes(settings.kv_cache_memory, device)
-    num_blocks = num_blocks_for(budget, shapes.layers, settings.block_size, dtype)
-    if num_blocks == 0:
-        raise ConfigError(f"kv_cache_memory: {budget} bytes hold not even one block")
+def _num_blocks(settings: RunnerSettings, block_bytes: int, device: torch.device, reserved: int) -> int:
+    """`reserved` bytes are left for what a step takes."""
+    num_blocks = settings.num_blocks
+    if num_blocks is None:
+        budget = kv_cache_bytes(settings.kv_cache_memory, device, reserved)
+        num_blocks = budget // block_bytes
+        if num_blocks == 0:
+            raise ConfigError(f"kv_cache_memory: {budget} bytes hold not even one block")
+    check_fits(num_blocks * block_bytes, device, reserved)
     return num_blocks
 
 
@@ -241,7 +252,7 @@ def _max_model_len(model: CausalLM, settings: RunnerSettings, pool: KVPool) -> i
 def _info(
     model: CausalLM, shapes: ModelShapes, backend: AttentionBackend, name: str, settings: RunnerSettings, pool: KVPool
 ) -> ModelInfo:
-    dtype = str(model.model.dtype).removeprefix("torch.")
+    dtype, kv_dtype = name_of(model.model.dtype), name_of(pool.dtype)
     return ModelInfo(
         name=name,
         architecture=model.name,
@@ -251,8 +262,8 @@ def _info(
         max_model_len=_max_model_len(model, settings, pool),
         eos_token_ids=model.eos_token_ids,
         dtype=dtype,
-        kv_cache_dtype=dtype,
+        kv_cache_dtype=kv_dtype,
         attention_backend=backend.name,
         block_bytes=pool.block_bytes,
-        fingerprint=fingerprint(model.model, (dtype, backend.name, __version__)),
+        fingerprint=fingerprint(model.model, (dtype, kv_dtype, backend.name, __version__)),
     )

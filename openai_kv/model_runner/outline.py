@@ -9,8 +9,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from openai_kv.errors import ModelLoadError
 from openai_kv.model_runner.attention.interface import IMPLEMENTATION, register
+from openai_kv.model_runner.dtypes import DTYPES, name_of
 from openai_kv.model_runner.kv_pool import LayerShape, token_bytes
-from openai_kv.model_runner.loader import DTYPES, CausalLM, one_line
+from openai_kv.model_runner.loader import CausalLM, one_line
 from openai_kv.model_runner.probe import ModelShapes, measure
 from openai_kv.model_runner.quiet import quiet
 
@@ -59,8 +60,8 @@ def _empty_model(config: PreTrainedConfig, dtype: str, trust_remote_code: bool) 
 
 
 def _outline(model: PreTrainedModel, shapes: ModelShapes) -> ModelOutline:
-    """Tied weights count once, as they lie in memory once. K and V have the type of the weights."""
-    dtype = str(model.dtype).removeprefix("torch.")
+    """Tied weights count once, as they lie in memory once. The KV format of the weights' own type comes first."""
+    dtype = name_of(model.dtype)
     weights = list(model.parameters())
     return ModelOutline(
         architecture=type(model).__name__,
@@ -69,5 +70,5 @@ def _outline(model: PreTrainedModel, shapes: ModelShapes) -> ModelOutline:
         weight_bytes=sum(tensor.nbytes for tensor in (*weights, *model.buffers())),
         max_model_len=CausalLM.wrap(model).max_model_len,
         layers=shapes.layers,
-        token_bytes={dtype: token_bytes(shapes.layers, model.dtype)},
+        token_bytes={name: token_bytes(shapes.layers, DTYPES[name]) for name in dict.fromkeys((dtype, *DTYPES))},
     )

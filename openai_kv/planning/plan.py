@@ -40,14 +40,15 @@ class Plan:
     formats: tuple[FormatPlan, ...]
 
 
-def make_plan(outline: ModelOutline, wish: Wish) -> Plan:
-    """Without a limit the memory is just what each format needs."""
+def make_plan(outline: ModelOutline, wish: Wish, kv_cache_dtype: str = "auto") -> Plan:
+    """Of one KV format, auto: of all there are. Without a limit the memory is just what each format needs."""
     return Plan(
         outline,
         wish,
         tuple(
             _format_plan(name, token_bytes, wish, outline.weight_bytes)
             for name, token_bytes in outline.token_bytes.items()
+            if kv_cache_dtype in ("auto", name)
         ),
     )
 

@@ -63,6 +63,7 @@ def collect_queue(stats: StepStats) -> Iterator[Metric]:
 
 def collect_cache(cache: CacheStats) -> Iterator[Metric]:
     yield gauge("vllm:kv_cache_usage_perc", cache.referenced / cache.total)
+    yield gauge("openai_kv_memory_pressure", cache.memory_pressure)
     yield counter("vllm:prefix_cache_queries", cache.prompt_tokens)
     yield counter("vllm:prefix_cache_hits", sum(cache.hit_tokens.values()))
     yield counter("openai_kv_prefix_lookups", {**cache.hits, "miss": cache.miss_count}, "kind")

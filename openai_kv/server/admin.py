@@ -20,7 +20,7 @@ async def cache_stats(call: Call) -> None:
 
 
 def describe(context: ServerContext, stats: EngineStats) -> dict[str, Any]:
-    """Counts since the process started; `memory_pressure` is the share of blocks that running requests hold."""
+    """Counts since the process started."""
     cache, info = stats.cache, context.engine.info
     return {
         "model": context.model_names[0],
@@ -68,7 +68,7 @@ def memory(cache: CacheStats, info: ModelInfo) -> dict[str, float]:
     slots = cache.referenced * cache.block_size
     return {
         "utilization": ratio(cache.used, cache.total),
-        "memory_pressure": ratio(cache.referenced, cache.total),
+        "memory_pressure": cache.memory_pressure,
         "waste": ratio(slots - cache.referenced_slots_used, slots),
         "bytes_total": cache.total * info.block_bytes,
         "bytes_used": cache.used * info.block_bytes,

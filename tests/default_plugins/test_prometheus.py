@@ -118,6 +118,7 @@ openai_kv_block_reuse_gap_seconds | histogram | | {R}
 openai_kv_prefix_lookups_total | counter | kind=exact,radix,partial,miss
 openai_kv_tokens_saved_total | counter | kind=exact,radix,partial
 openai_kv_blocks | gauge | state=free,cached,referenced,soft_pinned,pinned tier=device
+openai_kv_memory_pressure | gauge
 openai_kv_attention_read_bytes | histogram | | {" ".join(str(4**power) for power in range(5, 19))}
 openai_kv_http_requests_total | counter | method route status
 openai_kv_http_request_seconds | histogram | route | {L}

@@ -1,7 +1,7 @@
 """Steps of paged attention to try a backend on, and the textbook answer to each."""
 
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, permutations
 
 import torch
 from torch import Tensor
@@ -44,22 +44,27 @@ class Answer:
     mass: Tensor
 
 
-def make_step(case: Case, dtype: torch.dtype, seed: int = 0) -> Step:
+def make_step(case: Case, dtype: torch.dtype, seed: int = 0, pool_dtype: torch.dtype | None = None) -> Step:
     generator = torch.Generator().manual_seed(seed)
     tables, num_blocks = _tables(case, generator)
     rows = sum(case.queries)
     key, value = (_random((rows, case.kv_heads, case.dim), generator).to(dtype) for _ in range(2))
     shape = (num_blocks, case.kv_heads, case.block_size, case.dim)
-    caches = [torch.full(shape, float("nan"), dtype=dtype) for _ in range(2)]
+    caches = [torch.full(shape, float("nan"), dtype=pool_dtype or dtype) for _ in range(2)]
     for table, query, context in zip(tables, case.queries, case.contexts, strict=True):
         slots = _slots(table, range(context - query), case.block_size)
         for cache in caches:
             past = _random((len(slots), case.kv_heads, case.dim), generator).to(dtype)
-            cache[slots // case.block_size, :, slots % case.block_size] = past
+            cache[slots // case.block_size, :, slots % case.block_size] = past.to(cache.dtype)
     sinks = _random((case.heads,), generator) if case.sinks else None
     options = AttentionOptions(case.dim**-0.5, case.window, case.softcap, sinks)
     queries = _random((case.heads, rows, case.dim), generator).to(dtype).transpose(0, 1)
     return Step(queries, key, value, LayerCache(*caches), _metadata(case, tables), options)
+
+
+def mixed_types() -> list[tuple[torch.dtype, torch.dtype]]:
+    """Of the rows and of the pool, where they differ."""
+    return list(permutations((torch.float32, torch.bfloat16, torch.float16), 2))
 
 
 def _random(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -5,7 +5,7 @@ import torch
 
 from openai_kv.config import default_home
 from openai_kv.model_runner.attention.cpu import CpuBackend, load_cpu_backend
-from tests.model_runner.attention_cases import Case, Step, answer, make_step, supported_widths
+from tests.model_runner.attention_cases import Case, Step, answer, make_step, mixed_types, supported_widths
 
 CASES = {
     "smollm2": Case(),
@@ -119,7 +119,31 @@ def test_a_block_or_slot_outside_the_pool_is_refused(backend: CpuBackend) -> Non
         run(backend, dataclasses.replace(step, metadata=dataclasses.replace(step.metadata, slot_mapping=slots)))
 
 
-def test_a_pool_of_another_dtype_is_refused(backend: CpuBackend) -> None:
+@pytest.mark.parametrize(("rows", "pool"), mixed_types())
+@pytest.mark.parametrize("width", supported_widths())
+@pytest.mark.parametrize("name", ["smollm2", "splits", "odd head_dim", "gpt-oss"])
+def test_a_pool_of_another_type(
+    backend: CpuBackend, name: str, width: int, rows: torch.dtype, pool: torch.dtype
+) -> None:
+    """The answer over what the pool holds, rounded once; of the step's own rows too."""
+    step = make_step(CASES[name], rows, pool_dtype=pool)
+    mass = torch.zeros(step.layer.key.shape[0])
+    output = run(CpuBackend(backend.operator, width), step, mass)
+    assert (output.dtype, step.layer.key.dtype) == (rows, pool)
+    rtol = 1e-5 if rows == torch.float32 else torch.finfo(rows).eps / 2
+    torch.testing.assert_close(output.double(), answer(step).output, rtol=rtol, atol=1e-5)
+    torch.testing.assert_close(mass.double(), answer(step).mass, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pool", DTYPES)
+def test_rows_are_written_as_torch_rounds_them(backend: CpuBackend, pool: torch.dtype) -> None:
+    step = make_step(CASES["blocks of 7"], torch.float32, pool_dtype=pool)
+    run(backend, step)
+    slots, size = step.metadata.slot_mapping, step.layer.block_size
+    assert torch.equal(step.layer.key[slots // size, :, slots % size], step.key.to(pool))
+
+
+def test_rows_of_two_types_are_refused(backend: CpuBackend) -> None:
     step = make_step(CASES["smollm2"], torch.float32)
     with pytest.raises(RuntimeError, match="differ in dtype"):
         run(backend, dataclasses.replace(step, query=step.query.half()))

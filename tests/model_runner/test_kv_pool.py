@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from openai_kv.model_runner.kv_pool import KVPool, LayerShape, num_blocks_for, token_bytes
+from openai_kv.model_runner.kv_pool import KVPool, LayerShape, token_bytes
 from openai_kv.outputs import BlockCopy
 from tests.model_runner.driver import Driver, random_prompt
 from tests.tiny_models import FAMILIES, tiny_model
@@ -29,13 +29,6 @@ def test_sizes() -> None:
     assert token_bytes(SHAPES, torch.bfloat16) == 2 * (2 * 16 + 10)
     assert pool().block_bytes == 3 * token_bytes(SHAPES, torch.float32)
     assert pool().nbytes == 6 * pool().block_bytes
-
-
-def test_as_many_blocks_as_fit() -> None:
-    block = 3 * token_bytes(SHAPES, torch.float32)
-    assert num_blocks_for(5 * block, SHAPES, 3, torch.float32) == 5
-    assert num_blocks_for(5 * block - 1, SHAPES, 3, torch.float32) == 4
-    assert num_blocks_for(block - 1, SHAPES, 3, torch.float32) == 0
 
 
 def test_copies_read_every_source_before_a_target_is_written() -> None:

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from openai_kv.errors import ConfigError, ModelLoadError, OperatorBuildError
+from openai_kv.model_runner import memory
 from openai_kv.model_runner.attention import select
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.fused.linear import PackedLinear
 from openai_kv.model_runner.fused.modules import FusedNorm
 from openai_kv.model_runner.loader import load_model, resolve_device
-from openai_kv.model_runner.memory import GIB, kv_cache_bytes
+from openai_kv.model_runner.memory import GIB, check_fits, kv_cache_bytes
 from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
 from tests.tiny_models import save_tiny_model
 
@@ -106,6 +107,15 @@ def test_memory_for_the_pool() -> None:
     assert kv_cache_bytes(None, CPU) == GIB
     assert kv_cache_bytes(12345, CPU) == 12345
     assert 0 < kv_cache_bytes(0.01, CPU) < kv_cache_bytes(0.9, CPU)
+    assert kv_cache_bytes(0.9, CPU, 2**60) == 0
+
+
+def test_what_a_step_takes_is_kept_out_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_free_bytes", lambda device: 10 * GIB)
+    assert kv_cache_bytes(0.5, CPU, 4 * GIB) == 3 * GIB
+    check_fits(6 * GIB, CPU, 4 * GIB)
+    with pytest.raises(ConfigError, match=r"of 6.1 GiB does not fit: 10.0 GiB are free and a step takes 4.0 GiB"):
+        check_fits(6 * GIB + GIB // 10, CPU, 4 * GIB)
 
 
 @pytest.mark.parametrize("settings", [{"optimize": False}, {"attention_backend": "sdpa"}])

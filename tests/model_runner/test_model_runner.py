@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import psutil
 import pytest
 import torch
 
 from openai_kv.errors import ConfigError
+from openai_kv.model_runner.dtypes import name_of
 from openai_kv.model_runner.model_runner import RunnerSettings
 from openai_kv.outputs import BlockCopy, ScheduledRequest
 from tests.model_runner.driver import GREEDY, Driver, Stream, paged_runner, random_prompt
@@ -135,6 +137,9 @@ def test_a_pool_that_does_not_fit_is_refused(sizes: dict[str, int]) -> None:
 def test_the_pool_is_sized_by_memory() -> None:
     settings = RunnerSettings(block_size=8, kv_cache_memory=10 * 8 * 512 + 1)
     assert paged_runner(tiny_model("llama"), settings).kv_pool.num_blocks == 10
+    free = psutil.virtual_memory().available
+    share = replace(settings, kv_cache_memory=1e-4)
+    assert paged_runner(tiny_model("llama"), share).kv_pool.nbytes < 2e-4 * free
     with pytest.raises(ConfigError, match="not even one block"):
         paged_runner(tiny_model("llama"), replace(settings, kv_cache_memory=100))
 
@@ -149,6 +154,55 @@ def test_the_fingerprint_is_of_weights_and_dtype() -> None:
     assert paged_runner(tiny_model("llama"), settings).info.fingerprint == first
     assert paged_runner(other, settings).info.fingerprint != first
     assert paged_runner(tiny_model("llama", torch.bfloat16), settings).info.fingerprint != first
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "cpu"])
+@pytest.mark.parametrize(
+    ("weights", "pool", "tolerance"),
+    [(torch.float32, torch.bfloat16, 0.05), (torch.float32, torch.float16, 0.01), (torch.bfloat16, torch.float32, 0)],
+)
+def test_a_pool_of_another_type(weights: torch.dtype, pool: torch.dtype, tolerance: float, backend: str) -> None:
+    """Logits stay near those over a pool of the weights' type; equal where the pool holds more than they give."""
+    prompt = random_prompt(0, 40)
+    plain, other = (
+        Driver(tiny_model("llama", weights), backend=backend, kv_cache_dtype=name) for name in ("auto", name_of(pool))
+    )
+    info = other.runner.info
+    assert (info.dtype, info.kv_cache_dtype) == (name_of(weights), name_of(pool))
+    assert info.block_bytes * weights.itemsize == plain.runner.info.block_bytes * pool.itemsize
+    assert info.fingerprint != plain.runner.info.fingerprint
+    assert other.runner.kv_pool.dtype == pool
+    states = [_last_state(driver, prompt) for driver in (plain, other)]
+    difference = float((states[0] - states[1]).abs().max())
+    assert difference <= tolerance * float(states[0].abs().max())
+    assert (difference == 0) == (tolerance == 0)
+
+
+def _last_state(driver: Driver, prompt: list[int]) -> torch.Tensor:
+    """After a prefill of two parts and a decode."""
+    stream = driver.stream("a", prompt)
+    driver.step((stream, 25))
+    driver.step((stream, None))
+    stream.output[-1:] = [7]
+    driver.execute(replace(stream.take(), store_slot=0))
+    return driver.runner.hidden_slots.read([0])[0].float()
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "cpu"])
+def test_a_rounded_prefix_says_the_same_however_it_came(backend: str) -> None:
+    """What a cold prompt sees of itself is what a later one finds in the pool."""
+    driver = Driver("llama", backend=backend, kv_cache_dtype="bfloat16")
+    prompt = random_prompt(0, 40)
+    whole, parts = driver.stream("a", prompt), driver.stream("b", prompt)
+    driver.execute(replace(whole.take(), store_slot=0))
+    driver.step((parts, 30))
+    driver.execute(replace(parts.take(), store_slot=1))
+    torch.testing.assert_close(*driver.runner.hidden_slots.read([0, 1]), atol=1e-5, rtol=1e-5)
+
+
+def test_a_format_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'int8' is none of auto, float32, bfloat16, float16"):
+        Driver("llama", kv_cache_dtype="int8")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

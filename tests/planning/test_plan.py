@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from openai_kv.cli import main
+from openai_kv.model_runner.dtypes import DTYPES
 from openai_kv.model_runner.kv_pool import KVPool
 from openai_kv.model_runner.loader import load_model
 from openai_kv.model_runner.outline import read_outline
@@ -51,17 +52,32 @@ def test_it_says_what_storages_take(family: str, tmp_path: Path) -> None:
     served = load_model(save_tiny_model(family, tmp_path))
     (tmp_path / "model.safetensors").unlink()
     outline = read_outline(tmp_path)
-    pool = KVPool.allocate(measure(served).layers, num_blocks=12, block_size=16, dtype=served.model.dtype)
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in served.model.parameters()}
     assert outline.weight_bytes == pytest.approx(sum(storage.nbytes() for storage in storages.values()), rel=0.02)
-    (planned,) = make_plan(outline, Wish(context=90, concurrency=2, block_size=16)).formats
-    assert planned.needed_blocks == 12
-    assert planned.needed_bytes == pool.nbytes
+    formats = make_plan(outline, Wish(context=90, concurrency=2, block_size=16)).formats
+    assert [planned.kv_cache_dtype for planned in formats] == [*DTYPES]
+    for planned in formats:
+        dtype = DTYPES[planned.kv_cache_dtype]
+        pool = KVPool.allocate(measure(served).layers, num_blocks=12, block_size=16, dtype=dtype)
+        assert (planned.needed_blocks, planned.needed_bytes) == (12, pool.nbytes)
+
+
+def test_a_row_for_each_format_the_weights_own_first(config: Path) -> None:
+    _, made = plan(config)
+    rows = {row["kv_cache_dtype"]: row["token_bytes"] for row in made["formats"]}
+    assert list(rows.items()) == [("bfloat16", TOKEN_BYTES), ("float32", 2 * TOKEN_BYTES), ("float16", TOKEN_BYTES)]
+
+
+def test_one_format_can_be_chosen(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, made = plan(config, "--kv-cache-dtype", "float32")
+    assert [row["kv_cache_dtype"] for row in made["formats"]] == ["float32"]
+    assert main(["plan", str(config), "--kv-cache-dtype", "int8"]) == 2
+    assert "'auto', 'float32', 'bfloat16' or 'float16'" in capsys.readouterr().err
 
 
 def test_the_formula_of_a_known_model(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, made = plan(config, "--context", "1000", "--concurrency", "4", "--memory", "1GiB")
-    (row,) = made["formats"]
+    row = made["formats"][0]
     assert (code, row["kv_cache_dtype"], row["token_bytes"]) == (0, "bfloat16", TOKEN_BYTES)
     assert made["weight_bytes"] == pytest.approx(WEIGHT_BYTES, rel=1e-4)
     assert row["needed_blocks"] == 4 * 63
@@ -78,7 +94,7 @@ def test_without_a_context_it_is_the_longest(config: Path) -> None:
 
 def test_another_dtype_and_block_size(config: Path) -> None:
     _, made = plan(config, "--dtype", "float32", "--block-size", "64", "--context", "65")
-    (row,) = made["formats"]
+    row = made["formats"][0]
     assert (row["kv_cache_dtype"], row["token_bytes"], row["needed_blocks"]) == ("float32", 2 * TOKEN_BYTES, 2)
 
 
@@ -162,4 +178,4 @@ def test_no_memory_is_taken_for_weights(config: Path) -> None:
     config.write_text(json.dumps({**large, "intermediate_size": 65536, "tie_word_embeddings": False}), encoding="utf-8")
     outline = read_outline(config)
     assert outline.weight_bytes > 270e9
-    assert outline.token_bytes == {"bfloat16": 2 * 80 * 8 * 128 * torch.bfloat16.itemsize}
+    assert outline.token_bytes["bfloat16"] == 2 * 80 * 8 * 128 * torch.bfloat16.itemsize

@@ -38,6 +38,17 @@ async def test_cache_stats_and_reset() -> None:
         assert (await server.post("/generate", BODY)).json()["cache_hit_tokens"] == 0
 
 
+async def test_memory_pressure_is_what_can_not_go() -> None:
+    async with site() as server:
+        await server.post("/generate", BODY)
+        cached = (await server.client.get("/cache/stats")).json()
+        assert cached["blocks"]["cached"] > 0 == cached["memory_pressure"], "what is only cached goes when need be"
+        pin = (await server.post("/cache/pin", {"prompt_token_ids": list(range(20))})).json()
+        stats = (await server.client.get("/cache/stats")).json()
+        assert stats["blocks"]["pinned"] == pin["blocks"] == 5
+        assert stats["memory_pressure"] == 5 / SHAPE.num_blocks
+
+
 async def test_reset_checks_its_body() -> None:
     async with site() as server:
         check_error(await server.post("/cache/reset", {"tiers": ["tape"]}), 400, "invalid_value", "tiers[0]")

@@ -52,8 +52,9 @@ class AttentionBackend(Protocol):
     ) -> Tensor:
         """Write K and V to the pool, return the attention output [T, n_heads, head_dim].
 
-        query [T, n_heads, head_dim], key and value [T, n_kv_heads, head_dim], of the pool's dtype; the three may be
-        strided views. Query head h reads K/V head h // (n_heads / n_kv_heads).
+        query [T, n_heads, head_dim], key and value [T, n_kv_heads, head_dim], of one dtype; the three may be strided
+        views. What is written and attended to is K and V rounded to the pool's dtype, whatever it is.
+        Query head h reads K/V head h // (n_heads / n_kv_heads).
 
         mass [num_blocks] float32, if given: to the entry of every block the step reads, add the softmax weight that
         falls on its tokens, summed over heads and over the rows of each request, divided by that request's rows.

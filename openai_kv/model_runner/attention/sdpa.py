@@ -29,15 +29,15 @@ class SdpaBackend:
         options: AttentionOptions,
         mass: Tensor | None,
     ) -> Tensor:
-        write(layer.key, key, metadata.slot_mapping)
-        write(layer.value, value, metadata.slot_mapping)
+        key = write(layer.key, key, metadata.slot_mapping)
+        value = write(layer.value, value, metadata.slot_mapping)
         plain = options.softcap is None and options.sinks is None and mass is None
         if plain and _is_fresh_prompt(metadata, options):
             return _causal(query, key, value, options.scale)
         output = query.new_empty(*query.shape[:2], value.shape[-1])
         for piece in self._cut(metadata, layer.block_size, options.sliding_window):
             packed = _pack(query[piece.rows], piece, key.shape[1])
-            keys, values = gather(layer.key, piece), gather(layer.value, piece)
+            keys, values = (gather(blocks, piece).to(query.dtype) for blocks in (layer.key, layer.value))
             if plain:
                 attended = _sdpa(packed, keys, values, piece, options.scale)
             else:
@@ -54,10 +54,11 @@ class SdpaBackend:
         return self._pieces[window]
 
 
-def write(blocks: Tensor, rows: Tensor, slot_mapping: Tensor) -> None:
-    """rows [T, heads, dim] go to the slots [T] of blocks [num_blocks, heads, block_size, dim]."""
-    block_size = blocks.shape[2]
-    blocks[slot_mapping // block_size, :, slot_mapping % block_size] = rows
+def write(blocks: Tensor, rows: Tensor, slot_mapping: Tensor) -> Tensor:
+    """rows [T, heads, dim] go to the slots [T] of blocks [num_blocks, heads, block_size, dim]; as they read there."""
+    block_size, written = blocks.shape[2], rows.to(blocks.dtype)
+    blocks[slot_mapping // block_size, :, slot_mapping % block_size] = written
+    return written.to(rows.dtype)
 
 
 def gather(blocks: Tensor, piece: Piece) -> Tensor:

@@ -88,8 +88,9 @@ struct Few {
   Few(const Layer& layer, const Lanes& lanes, float* scratch)
       : layer(layer), lanes(lanes), d(layer.head_dim), query(scratch), scores(scratch + kFewLanes * d) {
     for (int l = 0; l < lanes.lanes; ++l) {
-      const T* from = query_at<T>(layer, lanes, l);
-      for (int k = 0; k < d; k += W) store(query + l * d + k, load(from + k) * layer.scale);
+      with_query(layer, lanes, l, [&](const auto* from) {
+        for (int k = 0; k < d; k += W) store(query + l * d + k, load(from + k) * layer.scale);
+      });
     }
   }
 

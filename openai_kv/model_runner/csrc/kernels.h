@@ -13,6 +13,7 @@ constexpr int kTypes = 3;      // element types: 0 float32, 1 bfloat16, 2 float1
 // (num_blocks, kv_heads, block_size, head_dim).
 struct Layer {
   const void* query;
+  int query_type;  // element type, as that of the output; the pool may have another
   int64_t query_row, query_head;
   const void* keys;
   const void* values;
@@ -76,7 +77,8 @@ struct Norm {
   bool rounds;
 };
 
-// One instruction set's functions, by element type. `scratch`: scratch_floats() floats, aligned to 64 bytes.
+// One instruction set's functions, by element type: attend and weigh by the pool's, finish by the query's.
+// `scratch`: scratch_floats() floats, aligned to 64 bytes.
 struct Kernels {
   // Attends context positions [begin, end).
   void (*attend[kTypes])(const Layer&, const Lanes&, int begin, int end, Partial, float* scratch);

@@ -60,8 +60,9 @@ struct Panel {
         stride(round_up(d, kRows)), query(query), scores(scores), output(output) {
     for (int l = 0; l < C * W; ++l) {
       int lane = first + min(l, count - 1);  // the last lane again where there are none left
-      const T* q = query_at<T>(layer, lanes, lane);
-      for (int k = 0; k < d; ++k) query[k * C * W + l] = load_one(q + k) * layer.scale;
+      with_query(layer, lanes, lane, [&](const auto* q) {
+        for (int k = 0; k < d; ++k) query[k * C * W + l] = load_one(q + k) * layer.scale;
+      });
       Span span(layer, lanes, lane);
       from[l / W][l % W] = span.first;
       to[l / W][l % W] = span.last;

@@ -82,7 +82,8 @@ void attend(const Step& step, const Kernels& kernels, bool by_row, void* out, fl
     int first = (job.begin / job.split + split) * job.split;
     kernels.attend[step.type](step.layer, job.lanes, std::max(job.begin, first), std::min(job.end, first + job.split),
                               partial_at(part, job.lanes.lanes, step.layer.head_dim), own);
-    if (++done[j] == job.splits) kernels.finish[step.type](step.layer, job.lanes, memory, job.splits, out, lse);
+    if (++done[j] < job.splits) return;
+    kernels.finish[step.layer.query_type](step.layer, job.lanes, memory, job.splits, out, lse);
   });
 }
 
@@ -134,7 +135,11 @@ Tensor paged_attention(const Tensor& queries, const Tensor& keys, const Tensor& 
                        const Tensor& query_starts, const Tensor& context_lens, double scale, int64_t window,
                        double softcap, const std::optional<Tensor>& sinks, const std::optional<Tensor>& mass,
                        bool by_row, int64_t width) {
-  Tensor query = dense_rows(queries), key = dense_rows(keys), value = dense_rows(values);
+  TORCH_CHECK(keys.scalar_type() == queries.scalar_type() && values.scalar_type() == queries.scalar_type(),
+              "paged_attention: the rows differ in dtype");
+  // Rounded before they are attended to as well: what a step sees is what a later one will.
+  Tensor query = dense_rows(queries), key = dense_rows(keys.to(key_pool.scalar_type()));
+  Tensor value = dense_rows(values.to(value_pool.scalar_type()));
   Step step = make_step(query, key, value, key_pool, value_pool, block_tables, query_starts, context_lens);
   int64_t heads = query.size(1);
   step.layer.scale = float(scale);

@@ -12,7 +12,7 @@ namespace openai_kv {
 
 struct Step {
   Layer layer{};
-  int type = 0;
+  int type = 0;  // of the pool's elements
   int64_t rows, requests, num_blocks;
   const int32_t *block_tables, *query_starts, *context_lens;
   int64_t max_blocks;
@@ -81,8 +81,8 @@ inline Step make_step(const Tensor& query, const Tensor& key, const Tensor& valu
                   query.size(1) % kv_heads == 0,
               "paged_attention: query ", query.sizes(), ", key ", key.sizes(), " and pool ", key_pool.sizes(),
               " do not fit together");
-  for (const Tensor* tensor : {&key, &value, &key_pool, &value_pool}) {
-    TORCH_CHECK(tensor->scalar_type() == query.scalar_type(), "paged_attention: the pool and the rows differ in dtype");
+  for (const Tensor* tensor : {&key, &value, &value_pool}) {
+    TORCH_CHECK(tensor->scalar_type() == key_pool.scalar_type(), "paged_attention: the pool's tensors differ in dtype");
   }
   for (const Tensor* tensor : {&key_pool, &value_pool, &block_tables, &query_starts, &context_lens}) {
     TORCH_CHECK(tensor->is_contiguous(), "paged_attention: the pool and the tables must be contiguous");
@@ -90,10 +90,10 @@ inline Step make_step(const Tensor& query, const Tensor& key, const Tensor& valu
   TORCH_CHECK(query_starts.numel() == block_tables.size(0) + 1 && context_lens.numel() == block_tables.size(0),
               "paged_attention: as many contexts as block tables, and one query start more");
   Step step;
-  step.layer = {query.const_data_ptr(), query.stride(0), query.stride(1), key_pool.const_data_ptr(),
+  step.layer = {query.const_data_ptr(), type_of(query), query.stride(0), query.stride(1), key_pool.const_data_ptr(),
                 value_pool.const_data_ptr(), int(kv_heads), int(key_pool.size(2)), int(d),
                 int(query.size(1) / kv_heads), 0, 0, 0, nullptr};
-  step.type = type_of(query);
+  step.type = type_of(key_pool);
   step.rows = rows;
   step.requests = block_tables.size(0);
   step.num_blocks = key_pool.size(0);

@@ -48,10 +48,16 @@ struct Span {
   }
 };
 
-template <class T>
-const T* query_at(const Layer& layer, const Lanes& lanes, int i) {
+// Calls f with lane i's query vector.
+template <class F>
+void with_query(const Layer& layer, const Lanes& lanes, int i, F f) {
   int64_t row = lanes.first_row + lanes.row(i, layer.group);
-  return static_cast<const T*>(layer.query) + row * layer.query_row + lanes.head(i, layer.group) * layer.query_head;
+  int64_t at = row * layer.query_row + lanes.head(i, layer.group) * layer.query_head;
+  switch (layer.query_type) {
+    case 0: return f(static_cast<const float*>(layer.query) + at);
+    case 1: return f(static_cast<const bf16*>(layer.query) + at);
+    default: return f(static_cast<const f16*>(layer.query) + at);
+  }
 }
 
 }  // namespace
