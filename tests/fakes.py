@@ -97,7 +97,11 @@ class FakeModelRunner:
         logprobs = {r.request_id: self._logprobs(r, drawn) for r in scheduled.requests if self._reports(r)}
         prompts = {r.request_id: self._of_prompt(r) for r in scheduled.requests if r.prompt_logprobs is not None}
         pooled = {r.request_id: self._pool_states(r, stored) for r in scheduled.requests if r.pooling is not None}
-        return ModelRunnerOutput(drawn, logprobs=logprobs, prompt_logprobs=prompts, pooled=pooled)
+        seen = sum(r.num_computed_tokens + len(r.token_ids) for r in scheduled.requests if r.token_ids)
+        read = seen * self.info.block_bytes // self.block_size
+        return ModelRunnerOutput(
+            drawn, attention_read_bytes=read, logprobs=logprobs, prompt_logprobs=prompts, pooled=pooled
+        )
 
     def _pool_states(self, request: ScheduledRequest, stored: Mapping[str, int]) -> "array[float]":
         if not request.token_ids:

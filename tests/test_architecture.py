@@ -51,6 +51,7 @@ ONLY_IN = {
     "torch": {"model_runner"},
     "starlette": {"server"},
     "sse_starlette": {"server"},
+    "orjson": {"server"},
     "httpx": {"server", "model_store", "bench"},
     "uvicorn": {"server"},
     "asyncio": {"server", "engine", "bench"},

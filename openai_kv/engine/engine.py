@@ -1,4 +1,4 @@
-"""The synchronous engine: four statements a step. After nano-vllm's `LLMEngine.step`."""
+"""The synchronous engine: schedule, execute, update, report. After nano-vllm's `LLMEngine.step`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,13 @@ from openai_kv.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """The engine between two steps."""
+    """The engine between two steps. `attention_read_bytes` of K and V, in all steps so far."""
 
     cache: CacheStats
     running: int
     waiting: int
     preemptions: int
+    attention_read_bytes: int
 
 
 class Engine:
@@ -38,6 +39,7 @@ class Engine:
         self.runner = runner
         self._detokenizer = detokenizer
         self._reporter = reporter
+        self._attention_read_bytes = 0
 
     @property
     def has_work(self) -> bool:
@@ -51,6 +53,7 @@ class Engine:
         """Run one step; what it added to each request that sampled or ended."""
         scheduled = self.scheduler.schedule()
         output = self.runner.execute_model(scheduled)
+        self._attention_read_bytes += output.attention_read_bytes
         updated = self.scheduler.update_from_output(scheduled, output)
         return self._reporter.report(self.scheduler, scheduled, output, updated)
 
@@ -75,7 +78,11 @@ class Engine:
         scheduler = self.scheduler
         scheduler.manager.expire()
         return EngineStats(
-            scheduler.manager.stats(), len(scheduler.running), len(scheduler.waiting), scheduler.num_preemptions
+            scheduler.manager.stats(),
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.num_preemptions,
+            self._attention_read_bytes,
         )
 
     def reset_cache(self, *, include_pinned: bool = False) -> ResetResult:

@@ -41,6 +41,7 @@ def describe(context: ServerContext, stats: EngineStats) -> dict[str, Any]:
         "evictions_by_policy": dict(cache.evictions_by_policy),
         "expired_blocks": cache.expired_blocks,
         "preemption_count": stats.preemptions,
+        "attention_read_bytes": stats.attention_read_bytes,
         "pins": cache.pins,
         "since": context.start_time,
     }

@@ -97,6 +97,7 @@ CACHE_STATS = record(
     miss_count=COUNT,
     hit_rate=NUMBER,
     eviction_count=COUNT,
+    attention_read_bytes=COUNT,
     active_requests=COUNT,
     since=NUMBER,
 )

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from openai_kv.errors import InternalError, RequestError
 
 logger = logging.getLogger(__name__)
@@ -50,5 +52,8 @@ def error_headers(error: RequestError) -> Mapping[str, str]:
 
 
 def encode(payload: Mapping[str, Any]) -> bytes:
-    """Compact JSON in UTF-8."""
-    return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
+    """Compact JSON in UTF-8, on one line."""
+    try:
+        return orjson.dumps(payload)
+    except orjson.JSONEncodeError:  # it knows no integers above 64 bits, which a client may have us repeat
+        return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()

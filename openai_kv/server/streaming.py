@@ -1,7 +1,8 @@
 """Server-sent events over one ASGI exchange: headers with the first byte, keep-alives, `[DONE]` always last.
 
-The framing is sse-starlette's. Its EventSourceResponse is not used: it sends headers before there is any output, so
-that an early error could not be a plain HTTP error, and closes streams of its own accord when the server drains.
+The framing is sse-starlette's, written out where it is hot. Its EventSourceResponse is not used: it sends headers
+before there is any output, so that an early error could not be a plain HTTP error, and closes streams of its own accord
+when the server drains.
 """
 
 import asyncio
@@ -26,8 +27,9 @@ HEADERS = (
 
 
 def event(payload: Mapping[str, Any], name: str | None = None) -> bytes:
-    """With a `name` it has a line of its own for it."""
-    return ServerSentEvent(encode(payload).decode(), event=name, sep="\n").encode()
+    """With a `name`, one of ours, it has a line of its own for it. Every token of every stream comes through here."""
+    line = b"data: " + encode(payload) + b"\n\n"
+    return line if name is None else b"event: " + name.encode() + b"\n" + line
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ STATS = {
     "model", "block_size", "dtype", "policy", "blocks", "utilization", "token_capacity", "tree_nodes", "exact_entries",
     "namespaces", "memory_pressure", "waste", "bytes_total", "bytes_used", "active_requests", "groups", "tiers",
     "hit_count", "miss_count", "hit_rate", "hits", "prompt_tokens", "hit_tokens", "token_hit_rate", "eviction_count",
-    "evictions_by_policy", "expired_blocks", "preemption_count", "pins", "since",
+    "evictions_by_policy", "expired_blocks", "preemption_count", "attention_read_bytes", "pins", "since",
 }  # fmt: skip
 
 
@@ -27,6 +27,8 @@ async def test_cache_stats_and_reset() -> None:
         assert (stats["hit_count"], stats["miss_count"], stats["hit_rate"]) == (1, 1, 0.5)
         assert stats["hits"] == {"exact": 1, "radix": 0, "partial": 0}
         assert (stats["prompt_tokens"], stats["hit_tokens"], stats["token_hit_rate"]) == (20, 10, 0.5)
+        rows = (10 + 11 + 12 + 13) + (11 + 12 + 13)  # the second time the cache has the prompt and its last state
+        assert stats["attention_read_bytes"] == rows * 1024 // SHAPE.block_size
         assert stats["groups"] == [{"name": "full", "layers": 1, "blocks": blocks}]
 
         other = await server.post("/cache/reset", {"tiers": ["host"]})
