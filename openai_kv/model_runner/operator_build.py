@@ -7,8 +7,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -52,7 +52,7 @@ def _kernels(name: str, width: int, flags: tuple[str, ...], int8_flags: tuple[st
 
 
 def build_operator(cache_dir: Path, progress: Callable[[str], None]) -> Path:
-    """The operator's shared library in `cache_dir`, compiled if it isn't there yet (about 15 s on two cores).
+    """The operator's shared library in `cache_dir`, compiled if it isn't there yet (about a minute on two cores).
 
     Libraries are told apart by source, torch, machine and flags, and by the compiler. Without a compiler any that fits
     the rest will do: an image may bring one from its builder stage. `progress` gets a line when there is work to do.
@@ -114,18 +114,27 @@ def _compile(compiler: list[str], sources: Path, scratch: Path, progress: Callab
     flags = [*COMMON_FLAGS, *(f"-I{path}" for path in include_paths())]
     objects = [str(scratch / f"{unit.name}.o") for unit in todo]
     progress(f"building the attention operator with {compiler[0]} (once)")
-    with ExitStack() as running:
-        compilers = [
-            running.enter_context(_start([*compiler, *flags, *unit.flags, "-c", str(sources / unit.source), "-o", to]))
-            for unit, to in zip(todo, objects, strict=True)
-        ]
-        for number, process in enumerate(compilers, start=1):
-            _output(process)
-            progress(f"building the attention operator: {number} of {len(todo)} parts")
+    commands = [
+        [*compiler, *flags, *unit.flags, "-c", str(sources / unit.source), "-o", to]
+        for unit, to in zip(todo, objects, strict=True)
+    ]
+    for number in _run_all(commands):
+        progress(f"building the attention operator: {number} of {len(todo)} parts")
     library = scratch / "operator.so"
     libraries = [*(f"-L{path}" for path in library_paths()), "-ltorch", "-ltorch_cpu", "-lc10"]
     _run([*compiler, "-shared", *objects, *libraries, "-o", str(library)])
     return library
+
+
+def _run_all(commands: list[list[str]]) -> Iterator[int]:
+    """How many have ended, each time one does; no more run at once than there are cores."""
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        for number, done in enumerate(as_completed([pool.submit(_run, command) for command in commands]), start=1):
+            done.result()
+            yield number
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _start(command: list[str]) -> subprocess.Popen[str]:

@@ -10,11 +10,18 @@ from openai_kv.errors import OperatorBuildError
 from openai_kv.model_runner.operator_build import build_operator, units
 
 FAKE_COMPILER = """#!{python}
-import pathlib, sys
+import pathlib, sys, time
 with open({log!r}, "a") as log:
     print(*sys.argv[1:], file=log)
 if "--version" in sys.argv:
     print({version!r})
+elif {slow!r} in sys.argv:
+    end = time.monotonic() + 60
+    while not pathlib.Path({log!r} + ".go").exists():
+        if time.monotonic() > end:
+            sys.exit("error: nobody heard of the others")
+        time.sleep(0.01)
+    pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_text("object")
 elif {fails}:
     sys.exit("kernels.cpp:7: error: no such vector")
 else:
@@ -29,8 +36,10 @@ class Compiler:
         self.path, self.log = folder / "fake-c++", folder / "log"
         self.install()
 
-    def install(self, *, version: str = "fake 1.0", fails: bool = False) -> None:
-        text = FAKE_COMPILER.format(python=sys.executable, log=str(self.log), version=version, fails=fails)
+    def install(self, *, version: str = "fake 1.0", fails: bool = False, slow: str = "") -> None:
+        text = FAKE_COMPILER.format(
+            python=sys.executable, log=str(self.log), version=version, fails=fails, slow=slow or "--none"
+        )
         self.path.write_text(text)
         self.path.chmod(stat.S_IRWXU)
 
@@ -65,6 +74,24 @@ def test_each_instruction_set_is_compiled_once(
     assert build_operator(cache, lines.append) == library
     assert compiler.compilations() == 7
     assert len(lines) == 8
+
+
+def test_a_part_that_is_done_is_told_while_another_compiles(
+    compiler: Compiler, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    compiler.install(slow="-fopenmp")  # the first unit, which ends only when all others were told
+    lines: list[str] = []
+
+    def note(line: str) -> None:
+        lines.append(line)
+        if len(lines) == len(units(os.uname().machine)):
+            compiler.log.with_name("log.go").touch()
+
+    build_operator(cache, note)
+    assert [line.partition(": ")[2] for line in lines[1:]] == [
+        f"{number} of {len(lines) - 1} parts" for number in range(1, len(lines))
+    ]
 
 
 def test_only_the_library_and_its_lock_are_left(compiler: Compiler, cache: Path) -> None:
