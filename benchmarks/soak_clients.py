@@ -18,7 +18,7 @@ STALL_SECONDS = 20
 SILENCE_SECONDS = 60
 SLOW = (Habit.DAWDLES, Habit.STALLS)
 STATUSES = ("200", "400", "404", "408", "429")
-EXPECTED = ("done", "left", "cut slow", "event request_timeout", "event queue_timeout", *STATUSES)
+EXPECTED = ("done", "left", "gave up", "cut slow", "event request_timeout", "event queue_timeout", *STATUSES)
 
 
 @dataclass
@@ -66,7 +66,13 @@ async def pay(client: httpx.AsyncClient, one: Visit) -> str:
     except TimeoutError:
         return "left"
     except (httpx.RemoteProtocolError, httpx.ReadError, httpx.ReadTimeout) as error:
-        return "cut slow" if one.habit in SLOW else f"cut: {type(error).__name__}"
+        return "cut slow" if one.habit in SLOW else name_of(error, one)
+
+
+def name_of(error: httpx.TransportError, one: Visit) -> str:
+    """A stream has its keep-alives; who waits for a whole answer behind others may wait longer than it cares to."""
+    is_whole = one.body is not None and not one.body.get("stream")
+    return "gave up" if is_whole and isinstance(error, httpx.ReadTimeout) else f"cut: {type(error).__name__}"
 
 
 async def read(client: httpx.AsyncClient, one: Visit) -> str:

@@ -4,8 +4,10 @@ import json
 import time
 from collections import Counter
 
+import httpx
+
 from benchmarks.loop_watch import LoopWatch
-from benchmarks.soak_clients import ending
+from benchmarks.soak_clients import ending, name_of
 from benchmarks.soak_requests import Habit, visit
 
 
@@ -45,3 +47,14 @@ def test_how_a_stream_ended() -> None:
     assert ending(b'data: {"id":1}\n\ndata: {"error":{"code":"request_timeout"}}\n\n' + done) == "event request_timeout"
     assert ending(b'"error": cut in the middle}\n\n' + done) == "done"
     assert ending(b'data: {"id":1}\n\n') == "no [DONE]"
+
+
+def test_only_whole_answers_may_be_given_up_on() -> None:
+    silence = httpx.ReadTimeout("")
+    visits = [one for one in (visit(1, number, "m") for number in range(100)) if one.body]
+    whole, stream = (
+        next(one for one in visits if bool((one.body or {}).get("stream")) is kind) for kind in (False, True)
+    )
+    assert name_of(silence, whole) == "gave up"
+    assert name_of(silence, stream) == "cut: ReadTimeout"
+    assert name_of(httpx.ReadError(""), whole) == "cut: ReadError"
