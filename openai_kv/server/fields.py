@@ -205,15 +205,16 @@ def without_nulls(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """Text, or an array of what `array` checks."""
+    """Text, or what `other` checks: an array, or an object."""
 
     text: Check
-    array: Check
+    other: Check
+    kind: type[list[Any]] | type[dict[str, Any]] = list
 
     def __call__(self, value: Any, path: str, notes: Notes) -> Any:
-        if not isinstance(value, str | list):
-            raise wrong_type(path, "a string or an array", value)
-        return self.text(value, path, notes) if isinstance(value, str) else self.array(value, path, notes)
+        if not isinstance(value, str | self.kind):
+            raise wrong_type(path, f"a string or an {'array' if self.kind is list else 'object'}", value)
+        return self.text(value, path, notes) if isinstance(value, str) else self.other(value, path, notes)
 
 
 @dataclass(frozen=True, slots=True)

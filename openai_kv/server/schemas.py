@@ -32,7 +32,7 @@ from openai_kv.server.tool_fields import (
     check_tool_choice,
     function_kind,
 )
-from openai_kv.server.variants import TextOrObject, Variant
+from openai_kv.server.variants import Variant
 
 Schema = dict[str, Any]
 
@@ -93,7 +93,7 @@ def _(check: Array) -> Schema:
 
 @schema_of.register
 def _(check: Either) -> Schema:
-    return {"anyOf": [schema_of(check.text), schema_of(check.array)]}
+    return {"anyOf": [schema_of(check.text), schema_of(check.other)]}
 
 
 @schema_of.register
@@ -173,11 +173,6 @@ def _(check: Variant) -> Schema:
         form = check.kinds[check.default]
         forms.append(schema_of(Object({**form.fields, "type": Neutral(())}, form.required)))
     return {"anyOf": forms}
-
-
-@schema_of.register
-def _(check: TextOrObject) -> Schema:
-    return {"anyOf": [schema_of(check.text), schema_of(check.object)]}
 
 
 def tool_choice() -> Schema:

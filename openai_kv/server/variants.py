@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from openai_kv.server.fields import Check, Notes, Object
+from openai_kv.server.fields import Notes, Object
 from openai_kv.server.violations import missing, unsupported, wrong_type
 
 
@@ -31,17 +31,6 @@ class Variant:
             raise unsupported(f"{path}.type", self.hint)
         rest = {name: item for name, item in value.items() if name != "type"}
         return {"type": kind, **self.kinds[kind](rest, path, notes)}
-
-
-@dataclass(frozen=True, slots=True)
-class TextOrObject:
-    text: Check
-    object: Check
-
-    def __call__(self, value: Any, path: str, notes: Notes) -> Any:
-        if not isinstance(value, str | dict):
-            raise wrong_type(path, "a string or an object", value)
-        return self.text(value, path, notes) if isinstance(value, str) else self.object(value, path, notes)
 
 
 def anything(value: Any, _path: str, _notes: Notes) -> Any:

@@ -27,7 +27,7 @@ from openai_kv.server.shared_fields import (
 )
 from openai_kv.server.tool_fields import FUNCTION as CHAT_FUNCTION
 from openai_kv.server.tool_fields import TOOL_CHOICES
-from openai_kv.server.variants import TextOrObject, Variant
+from openai_kv.server.variants import Variant
 
 LOGPROBS = "message.output_text.logprobs"
 INCLUDABLE = (
@@ -68,7 +68,7 @@ ALLOWED = Object(
     },
     ("mode", "tools"),
 )
-TOOL_CHOICE = TextOrObject(TOOL_CHOICES, Variant({"function": NAMED, "allowed_tools": ALLOWED}, FUNCTIONS_ONLY))
+TOOL_CHOICE = Either(TOOL_CHOICES, Variant({"function": NAMED, "allowed_tools": ALLOWED}, FUNCTIONS_ONLY), dict)
 
 FORMATS = Variant(
     {"text": Object({}), "json_object": Object({}), "json_schema": JSON_SCHEMA},
