@@ -26,7 +26,8 @@ from benchmarks.context_plot import write_plot
 from benchmarks.steps import BLOCK_SIZE, Workload
 from openai_kv import model_store
 from openai_kv.config import default_home
-from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
+from openai_kv.model_runner.model_runner import ModelRunner
+from openai_kv.model_runner.settings import RunnerSettings
 
 CONTEXTS = tuple(2**power for power in range(7, 14))
 READ_BYTES = 2**30  # more than any processor's cache holds

@@ -16,7 +16,8 @@ from openai_kv import model_store
 from openai_kv.config import default_home
 from openai_kv.grammar.compiler import CompiledGrammar, GrammarCompiler, vocabulary_of
 from openai_kv.grammar.lark import Lark
-from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
+from openai_kv.model_runner.model_runner import ModelRunner
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.parsing.grammars import OutputGrammar
 from openai_kv.request import Grammar, Request, RequestInfo, SamplingParams, TokenConstraint
 from openai_kv.tokenizer import Tokenizer

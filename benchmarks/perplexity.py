@@ -19,7 +19,8 @@ from openai_kv import model_store
 from openai_kv.config import default_home
 from openai_kv.model_runner.attention.interface import PagedStep
 from openai_kv.model_runner.input_batch import InputBatch
-from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
+from openai_kv.model_runner.model_runner import ModelRunner
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.outputs import ScheduledRequest
 from openai_kv.request import SamplingParams
 from openai_kv.tokenizer import Tokenizer

@@ -16,7 +16,8 @@ import torch
 
 from openai_kv import model_store
 from openai_kv.config import default_home
-from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
+from openai_kv.model_runner.model_runner import ModelRunner
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.outputs import ScheduledRequest, SchedulerOutput
 from openai_kv.request import SamplingParams
 

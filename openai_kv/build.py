@@ -23,7 +23,8 @@ from openai_kv.exporting import ExporterGroup
 from openai_kv.grammar.compiler import Vocabulary, vocabulary_of
 from openai_kv.metrics import ServerInfo
 from openai_kv.model_runner.loader import resolve_device
-from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
+from openai_kv.model_runner.model_runner import ModelRunner
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.plugins import PluginRegistry, load_plugins
 from openai_kv.recording import TraceRecorder, open_recording
 from openai_kv.scheduler import Scheduler, SchedulerLimits

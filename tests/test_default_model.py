@@ -11,7 +11,8 @@ from openai_kv.default_plugins.h2o import H2OPolicy
 from openai_kv.default_plugins.sink_lru import SinkLRUPolicy
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.loader import CausalLM, load_model
-from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
+from openai_kv.model_runner.model_runner import ModelRunner
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.request import FinishReason
 from openai_kv.tokenizer import Tokenizer
 from tests.harness import Run, Shape, build_engine, make_request

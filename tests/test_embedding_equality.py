@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from openai_kv.model_runner.model_runner import RunnerSettings
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.request import Pooling, Request
 from tests.harness import Run, Shape, build_engine, embedding_request, make_request
 from tests.model_runner.driver import paged_runner, random_prompt

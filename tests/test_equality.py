@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.loader import CausalLM, load_model
-from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
+from openai_kv.model_runner.model_runner import ModelRunner
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.request import Breakpoint, PinOrder, Request, Retention
 from openai_kv.tokenizer import Tokenizer
 from tests.harness import Run, Shape, build_engine, make_request

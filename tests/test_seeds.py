@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from openai_kv.model_runner.model_runner import RunnerSettings
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.request import Request
 from tests.harness import Run, Shape, build_engine, make_request
 from tests.model_runner.driver import paged_runner, random_prompt

@@ -6,7 +6,8 @@ import pytest
 
 from openai_kv import model_store
 from openai_kv.config import default_home
-from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
+from openai_kv.model_runner.model_runner import ModelRunner
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.tokenizer import Tokenizer
 from tests.tiny_models import build, tiny_config
 from tests.tiny_tokenizer import tiny_tokenizer

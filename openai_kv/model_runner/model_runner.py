@@ -1,6 +1,5 @@
 """Runs one step's work on the model: copies, one packed forward, logits, sampling."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,6 @@ import torch
 from torch import Tensor
 
 from openai_kv import __version__
-from openai_kv.errors import ConfigError
 from openai_kv.model_runner.activations import DryStep, step_bytes
 from openai_kv.model_runner.attention.backend import AttentionBackend
 from openai_kv.model_runner.attention.cpu import CpuBackend
@@ -25,47 +23,14 @@ from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_pool import KVPool, token_bytes
 from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
 from openai_kv.model_runner.logprobs import MAX_ROWS, token_logprobs
-from openai_kv.model_runner.memory import check_fits, kv_cache_bytes, return_freed
+from openai_kv.model_runner.memory import return_freed
 from openai_kv.model_runner.pooling import pool
 from openai_kv.model_runner.probe import ModelShapes, check, check_invariant, measure
 from openai_kv.model_runner.sampler import Sampler, SamplingRow
+from openai_kv.model_runner.settings import RunnerSettings
+from openai_kv.model_runner.sizing import max_model_len_of, num_blocks_of
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import TokenLogprobs
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerSettings:
-    """What of the configuration concerns the model runner.
-
-    `num_blocks` None: as many as `kv_cache_memory` holds, in bytes or as a share of the free memory; that None: 1 GiB
-    on the CPU, 0.9 elsewhere. `kv_cache_dtype`: of K and V in the pool, auto for that of the weights.
-    `max_num_batched_tokens` rows and `max_num_seqs` requests are the largest step, whose memory is kept free.
-    `max_model_len` None: the model's. `max_pinned_fraction` of the blocks may be taken for
-    good, so no request may need them. `cache_dir`: for built operators. `optimize`: exchange modules for faster ones
-    where there are any. `batch_invariant`: a row's result depends on nothing else in its step. `quantization` of the
-    weights: none or int8.
-    """
-
-    dtype: str = "auto"
-    device: str = "auto"
-    attention_backend: str = "auto"
-    trust_remote_code: bool = False
-    block_size: int = 16
-    num_blocks: int | None = None
-    kv_cache_memory: int | float | None = None
-    kv_cache_dtype: str = "auto"
-    max_num_batched_tokens: int = 512
-    max_num_seqs: int = 64
-    num_hidden_slots: int = 256
-    needs_attention: bool = False
-    max_model_len: int | None = None
-    max_pinned_fraction: float = 0.0
-    cache_dir: Path | None = None
-    optimize: bool = True
-    batch_invariant: bool = False
-    quantization: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +57,7 @@ class ModelRunner:
         reserved = step_bytes(dry, settings.max_num_batched_tokens, settings.max_num_seqs)
         self.kv_pool = KVPool.allocate(
             shapes.layers,
-            num_blocks=_num_blocks(
+            num_blocks=num_blocks_of(
                 settings, token_bytes(shapes.layers, dtype) * settings.block_size, self.device, reserved
             ),
             block_size=settings.block_size,
@@ -225,30 +190,6 @@ def _by_block(mass: Tensor, block_tables: Tensor) -> dict[int, float]:
     return dict(zip(blocks.tolist(), mass[blocks].tolist(), strict=True))
 
 
-def _num_blocks(settings: RunnerSettings, block_bytes: int, device: torch.device, reserved: int) -> int:
-    """`reserved` bytes are left for what a step takes."""
-    num_blocks = settings.num_blocks
-    if num_blocks is None:
-        budget = kv_cache_bytes(settings.kv_cache_memory, device, reserved)
-        num_blocks = budget // block_bytes
-        if num_blocks == 0:
-            raise ConfigError(f"kv_cache_memory: {budget} bytes hold not even one block")
-    check_fits(num_blocks * block_bytes, device, reserved)
-    return num_blocks
-
-
-def _max_model_len(model: CausalLM, settings: RunnerSettings, pool: KVPool) -> int:
-    """No longer than what can't be pinned of the pool, so that every request that is accepted fits alone."""
-    wanted, limit = settings.max_model_len, model.max_model_len
-    unpinned = max(1, int(round((1 - settings.max_pinned_fraction) * pool.num_blocks, 6)))
-    if wanted is None and limit is None:
-        raise ConfigError("max_model_len: the model's configuration states no limit, so set one")
-    effective = min(length for length in (wanted, limit, unpinned * pool.block_size) if length is not None)
-    if effective < (wanted or limit or 0):
-        logger.warning("max_model_len is %d, not %d: model and KV pool hold no more", effective, wanted or limit)
-    return effective
-
-
 def _info(
     model: CausalLM, shapes: ModelShapes, backend: AttentionBackend, name: str, settings: RunnerSettings, pool: KVPool
 ) -> ModelInfo:
@@ -259,7 +200,7 @@ def _info(
         num_layers=len(shapes.layers),
         vocab_size=shapes.vocab_size,
         hidden_size=shapes.hidden_size,
-        max_model_len=_max_model_len(model, settings, pool),
+        max_model_len=max_model_len_of(model.max_model_len, settings, pool),
         eos_token_ids=model.eos_token_ids,
         dtype=dtype,
         kv_cache_dtype=kv_dtype,

@@ -7,7 +7,8 @@ import pytest
 from benchmarks.context_cost import measure, report
 from benchmarks.context_line import Line
 from benchmarks.context_plot import write_plot
-from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
+from openai_kv.model_runner.model_runner import ModelRunner
+from openai_kv.model_runner.settings import RunnerSettings
 from tests.tiny_models import build, tiny_config
 
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 4  # layers, K and V, heads, head_dim, float32

@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 from openai_kv.model_runner.attention.interface import IMPLEMENTATION, register
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.loader import CausalLM
-from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
+from openai_kv.model_runner.model_runner import ModelRunner
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.outputs import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import SamplingParams
 from tests.tiny_models import VOCAB_SIZE, tiny_model

@@ -9,8 +9,9 @@ import torch
 from openai_kv.errors import ConfigError
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.fused.optimize import optimize, quantize
-from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
+from openai_kv.model_runner.model_runner import ModelRunner
 from openai_kv.model_runner.probe import check_invariant
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.request import TokenLogprobs
 from tests.model_runner.driver import GREEDY, Driver, Stream, paged, random_prompt
 from tests.tiny_models import save_tiny_model, tiny_model

@@ -9,7 +9,8 @@ import torch
 
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.loader import load_model
-from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
+from openai_kv.model_runner.model_runner import ModelRunner
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.request import FinishReason, Request
 from tests.grammar.grammars import TOKENIZER, of_schema
 from tests.harness import Run, Shape, build_engine, make_request

@@ -16,7 +16,8 @@ from openai_kv.model_runner.fused.linear import PackedLinear
 from openai_kv.model_runner.fused.modules import FusedNorm
 from openai_kv.model_runner.loader import load_model, resolve_device
 from openai_kv.model_runner.memory import GIB, check_fits, kv_cache_bytes
-from openai_kv.model_runner.model_runner import ModelRunner, RunnerSettings
+from openai_kv.model_runner.model_runner import ModelRunner
+from openai_kv.model_runner.settings import RunnerSettings
 from tests.tiny_models import save_tiny_model
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from openai_kv.model_runner.logprobs import FLOOR, MAX_ROWS, token_logprobs
-from openai_kv.model_runner.model_runner import RunnerSettings
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.request import Request, TokenLogprobs
 from tests.harness import Run, Shape, build_engine, make_request
 from tests.model_runner.driver import paged_runner, random_prompt

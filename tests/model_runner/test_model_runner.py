@@ -10,7 +10,7 @@ import torch
 
 from openai_kv.errors import ConfigError
 from openai_kv.model_runner.dtypes import name_of
-from openai_kv.model_runner.model_runner import RunnerSettings
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.outputs import BlockCopy, ScheduledRequest
 from tests.model_runner.driver import GREEDY, Driver, Stream, paged_runner, random_prompt
 from tests.tiny_models import build, tiny_config, tiny_model
