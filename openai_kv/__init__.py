@@ -21,6 +21,8 @@ from openai_kv.metrics import (
     RequestStats,
     ServerInfo,
     StepStats,
+    TierStats,
+    TransferStats,
 )
 from openai_kv.metrics_exporter import METRICS_CONTRACT_VERSION, MetricsExporter
 from openai_kv.parsing.output import Output, Reading
@@ -60,9 +62,11 @@ __all__ = [
     "ServerInfo",
     "StepStats",
     "TierInfo",
+    "TierStats",
     "TierUsage",
     "Tool",
     "ToolParser",
+    "TransferStats",
     "__version__",
     "hookimpl",
     "json_of",

@@ -110,8 +110,20 @@ class CacheSettings(Section):
         0.25, ge=0, lt=1, description="share of the blocks that may be pinned; the longest request fits in the rest"
     )
     max_pins: int = Field(256, ge=0, description="most pins at a time")
+    tiers: Names = Field((), description="where KV blocks go that leave the pool: host, disk, valkey; empty = nowhere")
+    demotion: Literal["auto", "write-back", "write-through", "after-hits"] = Field(
+        "auto", description="when blocks go to tiers: evicted, full, or hit demotion_hits times; auto = the tier's own"
+    )
+    demotion_hits: int = Field(2, gt=0, description="hits after which a block goes to the tiers, with after-hits")
     expose_text: bool = Field(False, description="show the text of cached tokens in /cache/tree")
     record_trace: str = Field("", description="file to add a trace to, for simulate: hashes, never text; empty = off")
+
+    @field_validator("tiers")
+    @classmethod
+    def name_each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len({*value}) < len(value):
+            raise ValueError("should name each tier once")
+        return value
 
 
 class EngineSettings(Section):
@@ -180,7 +192,11 @@ class Settings(BaseSettings):
     @property
     def plugin_options(self) -> Mapping[str, Mapping[str, Any]]:
         """Of all plugins; what of them are settings of their own is added."""
-        own = {"otel": {**self.plugins.get("otel", {}), "endpoint": self.otel.endpoint}} if self.otel.endpoint else {}
+        own: dict[str, Mapping[str, Any]] = {}
+        if self.otel.endpoint:
+            own["otel"] = {**self.plugins.get("otel", {}), "endpoint": self.otel.endpoint}
+        if "disk" in self.cache.tiers:
+            own["disk"] = {"path": str(self.home / "blocks"), **self.plugins.get("disk", {})}
         return {**self.plugins, **own}
 
     @classmethod

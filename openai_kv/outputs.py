@@ -22,6 +22,24 @@ class BlockCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockSave:
+    """Read block `block_id` out of the pool as it is when the step begins, for the tiers of these numbers."""
+
+    block_id: int
+    key: bytes
+    token_ids: tuple[int, ...]
+    tiers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLoad:
+    """Write `payload`, as it was once read out, to block `block_id`: after the step's copies, before its rows."""
+
+    block_id: int
+    payload: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduledRequest:
     """One request's rows of a step.
 
@@ -52,12 +70,14 @@ class ScheduledRequest:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """One step's work; `time`: when it was decided, by the engine's clock."""
+    """One step's work, in this order: saves, copies, loads, rows. `time`: when it was decided, by the engine's."""
 
     step: int
     requests: tuple[ScheduledRequest, ...]
     copies: tuple[BlockCopy, ...] = ()
     time: float = 0.0
+    saves: tuple[BlockSave, ...] = ()
+    loads: tuple[BlockLoad, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -70,7 +90,7 @@ class ModelRunnerOutput:
 
     `logprobs` of the sampled tokens and `prompt_logprobs` of the prompt tokens after this step's rows, both by request
     id and only for requests that ask. `pooled`: what the step contributes to their vectors, [hidden_size] float32; the
-    contributions to a vector add up.
+    contributions to a vector add up. `saved`: what the step's saves read, in their order.
     """
 
     sampled_token_ids: Mapping[str, int]
@@ -79,13 +99,15 @@ class ModelRunnerOutput:
     logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
     pooled: "Mapping[str, array[float]]" = field(default_factory=dict)
+    saved: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What the rest of the server needs to know of the loaded model.
 
-    `block_bytes`: bytes of K and V of one block over all layers.
+    `block_bytes`: bytes of K and V of one block over all layers. `identity`: hex digits over all that K and V depend
+    on but tokens, weights included.
     """
 
     name: str
@@ -100,6 +122,7 @@ class ModelInfo:
     attention_backend: str
     block_bytes: int
     fingerprint: str
+    identity: str = ""
 
 
 class ModelRunner(Protocol):
@@ -118,6 +141,7 @@ class RequestOutput:
     this is, with the last output of all that are left; `prompt_logprobs` come once, complete but for the first token.
     The counts are running totals; `cache_write_tokens` is final once `finish_reason` is set. Times are seconds since
     arrival, None before they happen. `embedding`: the whole vector, with the only output of a request that pools.
+    `promoted_tokens` of the cached ones came from tiers, by location.
     """
 
     request_id: str
@@ -138,6 +162,7 @@ class RequestOutput:
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     embedding: "array[float] | None" = None
+    promoted_tokens: Mapping[str, int] = field(default_factory=dict)
 
     def after(self, older: Self | None) -> Self:
         """Both as one."""

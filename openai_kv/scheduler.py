@@ -1,17 +1,20 @@
 """Decides each step's work: who runs, how many tokens, who waits, who is pushed back. After vLLM's scheduler."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 
 from sortedcontainers import SortedKeyList
 
 from openai_kv.cache.hit import CacheHit
 from openai_kv.cache.manager import NOTHING, KVCacheManager
 from openai_kv.herd import Herd
-from openai_kv.outputs import BlockCopy, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.metrics import CacheStats
+from openai_kv.outputs import BlockCopy, BlockLoad, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.promotion import Promotion
 from openai_kv.request import FinishReason, Pooling, Request, RequestStatus
 from openai_kv.stopping import OutputText, StopCheck
+from openai_kv.tiers.tiers import Tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class _Plan:
     budget: int
     requests: dict[str, ScheduledRequest] = field(default_factory=dict)
     copies: list[BlockCopy] = field(default_factory=list)
+    loads: dict[str, list[BlockLoad]] = field(default_factory=dict)
+    computed_before: dict[str, int] = field(default_factory=dict)  # these loads
     preempted: bool = False
 
 
@@ -48,6 +53,7 @@ class Scheduler:
         *,
         clock: Callable[[], float] = time.monotonic,
         on_started: Callable[[Request], None] | None = None,
+        tiers: Tiers | None = None,
     ) -> None:
         self.manager = manager
         self.limits = limits
@@ -56,6 +62,9 @@ class Scheduler:
         self.ended: list[Request] = []  # since the last schedule()
         self.num_preemptions = 0
         self._requests: dict[str, Request] = {}
+        self.tiers = tiers or Tiers()
+        self.awaits_tiers = False  # the latest step was empty for that
+        self._promotion = Promotion(self.tiers, manager)
         self._herd = Herd(self.running, manager.block_size)
         self._reserved_slots: dict[str, int] = {}
         self._stop_check = StopCheck(text, limits.eos_token_ids, limits.max_model_len)
@@ -67,7 +76,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Also after a change between steps: as in vLLM an empty step then tells the exporters how things stand."""
-        return bool(self._requests) or self._unreported_change
+        return bool(self._requests) or self._unreported_change or self.manager.has_saves
 
     @property
     def num_deferred(self) -> int:
@@ -78,6 +87,7 @@ class Scheduler:
         assert request.request_id not in self._requests, f"request {request.request_id} was added twice"
         self._requests[request.request_id] = request
         self.waiting.add(request)
+        self._promotion.look(request)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> Request | None:
         """End a request now, between two steps; what it computed stays cached. None: it has ended before."""
@@ -86,6 +96,18 @@ class Scheduler:
             self._finish(request, reason)
             self.report_soon()
         return request
+
+    def cache_stats(self) -> CacheStats:
+        """Of the cache and its tiers, between two steps; O(1)."""
+        stats = self.manager.stats()
+        return replace(stats, tiers=self.tiers.stats()) if self.tiers.threads else stats
+
+    def clear_tiers(self, locations: Collection[str]) -> None:
+        """Forget all blocks in the tiers of these locations, and what waiting requests were to get from any."""
+        if {*locations} & {*self.tiers.locations}:
+            self._promotion.forget_waiting()
+            self.manager.forget_tiers()
+            self.tiers.clear(locations)
 
     def report_soon(self) -> None:
         """Something changed between two steps."""
@@ -99,17 +121,36 @@ class Scheduler:
         self._unreported_change = False
         self.manager.expire()
         self.ended.clear()
+        plan = _Plan(budget=0)
+        self._promotion.advance()
+        for request in self.running:
+            self._promote(request, plan)
         decoding = sum(request.num_computed_tokens + 1 == len(request.token_ids) for request in self.running)
-        plan = _Plan(budget=self.limits.max_num_batched_tokens - decoding)
+        plan.budget = self.limits.max_num_batched_tokens - decoding
         self._schedule_running(plan)
         if not plan.preempted:
             self._schedule_waiting(plan)
-        return SchedulerOutput(self._step, tuple(plan.requests.values()), tuple(plan.copies), self._clock())
+        saves, loads = self.manager.take_saves(), tuple(load for each in plan.loads.values() for load in each)
+        self.awaits_tiers = not (plan.requests or saves or loads) and self._promotion.has_news_to_come
+        return SchedulerOutput(
+            self._step, tuple(plan.requests.values()), tuple(plan.copies), self._clock(), saves, loads
+        )
+
+    def _promote(self, request: Request, plan: _Plan) -> None:
+        """Take what has arrived from the tiers for a running request, and go on behind it where it closes the gap."""
+        loaded = self._promotion.take(request)
+        if loaded:
+            table = self.manager.block_ids(request.request_id)
+            plan.loads[request.request_id] = [BlockLoad(table[each.index], each.payload) for each in loaded]
+            plan.computed_before[request.request_id] = request.num_computed_tokens
+        for each in loaded:
+            self.manager.came_from(request.request_id, each.index, each.tier)
+        request.num_computed_tokens = self._promotion.reached(request)
 
     def _schedule_running(self, plan: _Plan) -> None:
         for request in list(self.running):
             missing = len(request.token_ids) - request.num_computed_tokens
-            num_tokens = missing if missing == 1 else min(missing, plan.budget)
+            num_tokens = missing if missing == 1 else min(missing, plan.budget, self._promotion.limit(request))
             if request.status is not RequestStatus.RUNNING or num_tokens == 0:
                 continue
             if self._make_room(request, request.num_computed_tokens + num_tokens, plan):
@@ -121,14 +162,21 @@ class Scheduler:
         while not self.manager.allocate_slots(request.request_id, num_tokens):
             victim = self.running[-1]
             assert victim.request_id not in plan.requests, "the last in order is scheduled last"
+            self._undo_loads(victim, plan)
             self._preempt(victim)
             plan.preempted = True
             if victim is request:
                 return False
         return True
 
+    def _undo_loads(self, request: Request, plan: _Plan) -> None:
+        """It loses its blocks before anything was written to them: nothing of that may be taken for cached."""
+        if plan.loads.pop(request.request_id, None) is not None:
+            request.num_computed_tokens = plan.computed_before[request.request_id]
+
     def _preempt(self, request: Request) -> None:
         self.running.remove(request)
+        self._promotion.forget(request)
         self._release(request, keep=True)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
@@ -150,29 +198,35 @@ class Scheduler:
         """Give a waiting request its blocks and first rows; False: the pool is full, and nobody may overtake."""
         reads = not request.lacks_prompt_logprobs
         hit = self.manager.lookup(request.token_ids, request.info) if reads else NOTHING
-        if reads and self._herd.defer(request, hit.num_tokens):
+        if reads and (self._herd.defer(request, hit.num_tokens) or self._promotion.must_wait(request, hit)):
             return True
-        count = request.choice == 0 and request.num_cached_tokens is None
+        may_grow = self._promotion.may_add_to(request)
+        count = request.choice == 0 and request.num_cached_tokens is None and not may_grow
         # A block to grow for each that runs, or the newcomer would be preempted as soon as one of them needs it.
         spare = len(self.running)
         copies = self.manager.admit(request.info, hit, len(request.token_ids), count=count, spare=spare)
         if copies is None:
             return False
         plan.copies.extend(copies)
-        self._start(request, hit)
-        num_tokens = min(len(request.token_ids) - hit.num_tokens, plan.budget)
+        self._start(request, hit, may_grow=may_grow)
+        self._promote(request, plan)
+        missing = len(request.token_ids) - request.num_computed_tokens
+        num_tokens = min(missing, plan.budget, self._promotion.limit(request))
         plan.budget -= num_tokens
-        plan.requests[request.request_id] = self._rows(request, num_tokens, hit.hidden_slot)
+        if num_tokens or not missing:
+            plan.requests[request.request_id] = self._rows(request, num_tokens, hit.hidden_slot)
         return True
 
-    def _start(self, request: Request, hit: CacheHit) -> None:
+    def _start(self, request: Request, hit: CacheHit, *, may_grow: bool) -> None:
         self.waiting.remove(request)
         self.running.add(request)
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = hit.num_tokens
-        if request.num_cached_tokens is None:
+        self._promotion.admitted(request, hit)
+        if request.num_cached_tokens is None and not may_grow:
             request.num_cached_tokens = hit.num_tokens
             request.hit_kind = hit.kind
+        if request.first_scheduled_time is None:
             request.first_scheduled_time = self._clock()
             if self._on_started is not None:
                 self._on_started(request)
@@ -211,6 +265,8 @@ class Scheduler:
     def update_from_output(self, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> list[Request]:
         """Take in what the step computed: append, stop, cache full blocks, free. The requests that it touched."""
         self.manager.record_attention(output.attention_mass)
+        self.tiers.store(scheduled.saves, output.saved)
+        self._promotion.speed.observe(scheduled.num_tokens, self._clock() - scheduled.time)
         updated = [self._requests[item.request_id] for item in scheduled.requests]
         for request, item in zip(updated, scheduled.requests, strict=True):
             self._cache(request, item)
@@ -223,6 +279,7 @@ class Scheduler:
     def _cache(self, request: Request, item: ScheduledRequest) -> None:
         before, size = request.num_computed_tokens, self.manager.block_size
         after = request.num_computed_tokens = before + len(item.token_ids)
+        self._settle(request)
         prompt_done = before < request.num_prompt_tokens <= after
         if prompt_done or before // size != after // size:
             self.manager.cache_blocks(request.request_id, request.token_ids[:after], with_tail=prompt_done)
@@ -231,6 +288,17 @@ class Scheduler:
             self.manager.store_exact(request.request_id, request.prompt_token_ids, slot)
         if after >= request.num_prompt_tokens and not request.num_output_tokens:
             self.manager.pins.keep(request.info, request.prompt_token_ids, request.num_cached_tokens or 0)
+
+    def _settle(self, request: Request) -> None:
+        """Its hit is complete once the computed and the promoted blocks have met."""
+        outcome = self._promotion.outcome(request)
+        if outcome is None:
+            return
+        self.manager.settle(request.request_id, outcome.end)
+        if request.num_cached_tokens is None:
+            request.promoted_tokens = outcome.promoted
+            found = self.manager.count_promoted(request.info, outcome.hit, outcome.promoted, count=request.choice == 0)
+            request.num_cached_tokens, request.hit_kind = found.num_tokens, found.kind
 
     def _append(self, request: Request, output: ModelRunnerOutput) -> None:
         token_id = output.sampled_token_ids.get(request.request_id)
@@ -258,6 +326,7 @@ class Scheduler:
         request.finish_reason = reason
         self.ended.append(request)
         self._herd.forget(request)
+        self._promotion.forget(request)
         del self._requests[request.request_id]
         request.cache_write_tokens = self.manager.cache_write_tokens(request.request_id)
         self.manager.finish(request.info)

@@ -1,5 +1,6 @@
 """A model runner without a model: its "K and V" are the token ids, so a wrong block table changes the text."""
 
+import ast
 import zlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -82,9 +83,12 @@ class FakeModelRunner:
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         if scheduled.step in self.fail_at:
             raise RuntimeError(f"step {scheduled.step} fails on purpose")
+        saved = [repr(self._pool[save.block_id]).encode().ljust(self.info.block_bytes) for save in scheduled.saves]
         sources = [list(self._pool[copy.source][: copy.num_tokens]) for copy in scheduled.copies]
         for copy, tokens in zip(scheduled.copies, sources, strict=True):
             self._pool[copy.target][: copy.num_tokens] = tokens
+        for load in scheduled.loads:
+            self._pool[load.block_id] = ast.literal_eval(bytes(load.payload).decode().strip())
         stored = {r.request_id: self._hidden[r.hidden_slot] for r in scheduled.requests if r.hidden_slot is not None}
         self.rows.append({r.request_id: self._write(r) for r in scheduled.requests if r.token_ids})
         sampled = {r.request_id: stored.get(r.request_id, EMPTY) for r in scheduled.requests if r.samples}
@@ -100,7 +104,7 @@ class FakeModelRunner:
         seen = sum(r.num_computed_tokens + len(r.token_ids) for r in scheduled.requests if r.token_ids)
         read = seen * self.info.block_bytes // self.block_size
         return ModelRunnerOutput(
-            drawn, attention_read_bytes=read, logprobs=logprobs, prompt_logprobs=prompts, pooled=pooled
+            drawn, attention_read_bytes=read, logprobs=logprobs, prompt_logprobs=prompts, pooled=pooled, saved=saved
         )
 
     def _pool_states(self, request: ScheduledRequest, stored: Mapping[str, int]) -> "array[float]":

@@ -6,6 +6,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from openai_kv.cache.demotion import Demotion, DemotionRule
 from openai_kv.cache.manager import KVCacheManager
 from openai_kv.cache.pin import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
@@ -18,6 +19,7 @@ from openai_kv.outputs import ModelRunner, RequestOutput
 from openai_kv.recording import TraceRecorder
 from openai_kv.request import FinishReason, Pooling, Request, RequestInfo, Retention, SamplingParams
 from openai_kv.scheduler import Scheduler, SchedulerLimits
+from openai_kv.tiers.tiers import Tiers
 from openai_kv.tokenizer import Tokenizer
 from tests.fakes import FakeModelRunner, fake_info
 from tests.tiny_tokenizer import tiny_tokenizer
@@ -48,6 +50,8 @@ def build_engine(
     recorder: TraceRecorder | None = None,
     pin_limits: PinLimits | None = None,
     cache_clock: Callable[[], float] = time.monotonic,
+    tiers: Tiers | None = None,
+    rules: Sequence[DemotionRule] = (),
 ) -> Engine:
     """The object graph as the server builds it, around any runner."""
     group = exporters or ExporterGroup()
@@ -59,12 +63,13 @@ def build_engine(
         observer=group,
         pin_limits=pin_limits,
         clock=cache_clock,
+        demotion=Demotion(runner.info.identity, rules),
     )
     limits = SchedulerLimits(
         shape.max_num_seqs, shape.max_num_batched_tokens, shape.max_model_len, runner.info.eos_token_ids
     )
     detokenizer = Detokenizer(tokenizer or tiny_tokenizer())
-    scheduler = Scheduler(manager, limits, detokenizer, on_started=on_started)
+    scheduler = Scheduler(manager, limits, detokenizer, on_started=on_started, tiers=tiers)
     return Engine(scheduler, runner, detokenizer, Reporter(detokenizer, group, recorder))
 
 

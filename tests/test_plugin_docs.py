@@ -26,7 +26,9 @@ from openai_kv import (
     RequestStats,
     ServerInfo,
     StepStats,
+    TierStats,
     ToolParser,
+    TransferStats,
 )
 from openai_kv.plugins import load_plugins
 from openai_kv.request import RequestInfo
@@ -39,6 +41,8 @@ RECORDS = {
         hits hit_tokens miss_count prompt_tokens evictions_by_policy duplicate_blocks""",
     LookupStats: "info hit_kind num_hit_tokens reuse_gap_seconds resumed",
     EvictionStats: "policy block_id num_tokens hit_count lifetime_seconds idle_seconds seconds",
+    TierStats: "name plugin blocks num_bytes max_bytes demoted_blocks promoted_blocks problems available",
+    TransferStats: "tier direction num_blocks num_bytes seconds",
     RequestStats: """info finish_reason hit_kind num_prompt_tokens num_output_tokens num_cached_tokens
         cache_write_tokens max_tokens num_preemptions queue_seconds first_token_seconds total_seconds""",
     HttpStats: """method route status seconds request_id arrival_time server_address server_port error_code

@@ -74,7 +74,7 @@ class Reporter:
             attention_read_bytes=output.attention_read_bytes,
             inter_token_seconds=gaps,
             time_to_first_token_seconds=first,
-            cache=scheduler.manager.stats(),
+            cache=scheduler.cache_stats(),
         )
 
     def request_output(self, request: Request, *, sampled: bool) -> RequestOutput:
@@ -110,6 +110,7 @@ class Reporter:
             choice=request.choice,
             logprobs=tuple(_take_logprobs(request, piece)),
             prompt_logprobs=tuple(request.prompt_logprobs) if request.num_output_tokens == len(token_ids) else (),
+            promoted_tokens=request.promoted_tokens,
             embedding=request.embedding if request.finish_reason is FinishReason.STOP else None,
         )
         if request.finish_reason is not None:

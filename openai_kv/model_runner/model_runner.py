@@ -15,7 +15,7 @@ from openai_kv.model_runner.attention.interface import PagedStep
 from openai_kv.model_runner.attention.reads import AttentionReads
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.dtypes import kv_cache_dtype, name_of
-from openai_kv.model_runner.fingerprint import fingerprint
+from openai_kv.model_runner.fingerprint import fingerprint, identity
 from openai_kv.model_runner.fused.choice import brgemm_rows
 from openai_kv.model_runner.fused.optimize import optimize, quantize
 from openai_kv.model_runner.hidden_slots import HiddenSlots
@@ -88,13 +88,17 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
-        """Copies, then the rows' forward pass, then what each request wants of them: a token, its part of a vector."""
+        """Saves, copies, loads, the rows' forward pass, then what each request wants: a token, its part of a vector."""
+        saved = self.kv_pool.read_blocks([save.block_id for save in scheduled.saves])
         self.kv_pool.copy(scheduled.copies)
+        self.kv_pool.write_blocks(
+            [load.block_id for load in scheduled.loads], [load.payload for load in scheduled.loads]
+        )
         rows = self._read_slots(scheduled.requests)
         running = [request for request in scheduled.requests if request.token_ids]
         if not running:
             sampled, pooled = self._sample(scheduled.requests, rows), pool(scheduled.requests, rows)
-            return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs, pooled=pooled)
+            return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs, pooled=pooled, saved=saved)
         batch = InputBatch.build(running, self.kv_pool.block_size, self.device)
         mass = self._new_mass()
         step = PagedStep(self.backend, self.kv_pool, batch.metadata, mass)
@@ -109,6 +113,7 @@ class ModelRunner:
             sampled.logprobs,
             self._prompt_logprobs(running, rows),
             pool(scheduled.requests, rows),
+            saved,
         )
 
     def _new_mass(self) -> Tensor | None:
@@ -207,4 +212,5 @@ def _info(
         attention_backend=backend.name,
         block_bytes=pool.block_bytes,
         fingerprint=fingerprint(model.model, (dtype, kv_dtype, backend.name, __version__)),
+        identity=identity(model.model, (dtype, kv_dtype, settings.quantization, str(pool.block_size))),
     )

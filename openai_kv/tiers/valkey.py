@@ -23,8 +23,11 @@ class ValkeyTier(CacheTier):
     def __init__(self, url: str = "redis://localhost:6379/0", timeout: float = 2.0) -> None:
         """Raises ConfigError for a URL that is none, and where redis-py is not installed."""
         self._redis = import_redis()
+        once_more = self._redis.retry.Retry(self._redis.backoff.NoBackoff(), 1)  # on a connection that broke meanwhile
         try:
-            self._client: Any = self._redis.Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=timeout)
+            self._client: Any = self._redis.Redis.from_url(
+                url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=once_more
+            )
         except ValueError as error:
             raise ConfigError(f"plugins.valkey.url: {error}") from None
         self._prefix = b""

@@ -1,8 +1,6 @@
 """Every built-in tier keeps the contract; what only one of them can do is in its own file."""
 
-import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from openai_kv.tiers.disk import DiskTier
 from openai_kv.tiers.host import HostTier
 from openai_kv.tiers.tier import CacheTier, TierInfo
 from openai_kv.tiers.valkey import ValkeyTier
+from tests.tiers.servers import run_server
 
 INFO = TierInfo("ab" * 32, 4000, 86400.0)
 KEYS = [bytes([number]) * 32 for number in range(8)]
@@ -19,23 +18,8 @@ KEYS = [bytes([number]) * 32 for number in range(8)]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    yield from run_server(tmp_path_factory.mktemp("valkey"))
-
-
-def run_server(folder: Path) -> Iterator[str]:
-    """The URL of a server with a password, over a socket file."""
-    program = shutil.which("valkey-server") or shutil.which("redis-server")
-    if program is None:
-        pytest.skip("neither valkey-server nor redis-server is installed")
-    path = folder / "socket"
-    words = ["--port", "0", "--unixsocket", str(path), "--save", "", "--requirepass", "secret", "--dir", str(folder)]
-    with subprocess.Popen([program, *words], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "ready to accept" in line.lower():
-                break
-        yield f"unix://:secret@{path}?db=0"
-        process.kill()
+    with run_server(tmp_path_factory.mktemp("valkey")) as url:
+        yield url
 
 
 @pytest.fixture(params=["host", "disk", "valkey"])
@@ -122,20 +106,6 @@ def test_what_nobody_used_for_a_day_is_gone(bounded: CacheTier) -> None:
     now += 86400
     assert bounded.get([KEYS[0]]) == [None]
     assert bounded.usage().num_bytes == 0
-
-
-def test_valkey_keeps_models_apart_and_expires(server: str) -> None:
-    one, other = ValkeyTier(server), ValkeyTier(server)
-    one.start(INFO)
-    other.start(TierInfo("cd" * 32, 4000, 60.0))
-    put(one, 0)
-    put(other, 0, 1)
-    assert (found(one), found(other)) == ([0], [0, 1])
-    assert 0 < other._client.ttl(other._prefix + KEYS[0]) <= 60
-    assert other._client.ttl(one._prefix + KEYS[0]) > 86000
-    other.clear()
-    assert (found(one), found(other)) == ([0], [])
-    one.clear()
 
 
 def test_a_server_that_is_gone_raises() -> None:
