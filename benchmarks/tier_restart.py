@@ -1,7 +1,7 @@
 """TTFT of a 1,400-word prompt: cold, and after kill -9 and a restart: python -m benchmarks.tier_restart [--rounds 3]
 
-Each round starts the server twice on one new folder of the disk tier. Another prompt goes first each time, so that
-neither measurement pays for what any first request pays.
+Each round starts the server twice on one new folder of the disk tier. Another prompt goes first each time, a new one, so
+that neither measurement pays for what any first request pays.
 """
 
 import argparse
@@ -18,25 +18,24 @@ from benchmarks.serving import TIMEOUT, Server, Stream, cached_tokens, chat_body
 WORDS = 1400
 
 
-async def ask(server: Server, seed: int) -> Stream:
-    """The stream of the round's prompt, after one of other words."""
+async def ask(server: Server, seed: int, start: int) -> Stream:
+    """The stream of the round's prompt, after one of other words, which differ from start to start."""
     async with httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT) as client:
-        for number in range(2):
-            await stream_chat(client, chat_body(words(WORDS, 1000 + seed + number), "Warm up.", max_tokens=4))
+        await stream_chat(client, chat_body(words(WORDS, 1000 * start + seed), "Warm up.", max_tokens=4))
         body = chat_body(words(WORDS, seed), "What was that about?", max_tokens=4, ignore_eos=True)
         return await stream_chat(client, body)
 
 
 def measure(seed: int, options: list[str]) -> tuple[Stream, Stream]:
-    """Cold, and warm after a crash; the second prompt of the warming up is new at each start."""
+    """Cold, and warm after a crash."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ["OPENAI_KV_PLUGINS__DISK__PATH"] = folder
         with serve("--tiers", "disk", *options) as server:
-            cold = asyncio.run(ask(server, seed))
+            cold = asyncio.run(ask(server, seed, start=1))
             post(server, "/generate", {"prompt": "The end.", "max_tokens": 1})  # its steps store what was left
             os.kill(server.pid, signal.SIGKILL)
         with serve("--tiers", "disk", *options) as server:
-            return cold, asyncio.run(ask(server, seed))
+            return cold, asyncio.run(ask(server, seed, start=2))
 
 
 def main() -> None:
