@@ -1,7 +1,7 @@
 """TTFT of a 1,400-word prompt: cold, and after kill -9 and a restart: python -m benchmarks.tier_restart [--rounds 3]
 
-Each round starts the server twice on one new folder of the disk tier. Another prompt goes first each time, a new one, so
-that neither measurement pays for what any first request pays.
+Each round starts the server twice on one new folder of the disk tier. Another prompt goes first each time, a new one,
+so that neither measurement pays for what any first request pays.
 """
 
 import argparse
