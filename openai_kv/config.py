@@ -122,6 +122,10 @@ class EngineSettings(Section):
     attention_backend: Literal["auto", "sdpa", "cpu"] = Field("auto", description="attention backend")
     optimize: bool = Field(True, description="pack weights and fuse layers where a check at start finds them equal")
     batch_invariant: bool = Field(False, description="same bits however a prompt is cut, batched or cached; CPU only")
+    speculation: Literal["off", "ngram", "tree", "auto"] = Field(
+        "off", description="guess tokens ahead: as the text had them before, as the cache knows them, or both (auto)"
+    )
+    max_draft_tokens: int = Field(16, gt=0, description="most guesses for a request in one step")
     use_generation_config: bool = Field(False, description="take sampling defaults from the model")
 
     @field_validator("max_num_batched_tokens")
