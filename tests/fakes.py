@@ -19,11 +19,22 @@ def next_token(context: Sequence[int], vocab_size: int = VOCAB_SIZE) -> int:
     return zlib.crc32(repr(tuple(context)).encode()) % vocab_size
 
 
-def expected_output(prompt: Sequence[int], num_tokens: int, vocab_size: int = VOCAB_SIZE) -> list[int]:
+def stutter(context: Sequence[int], vocab_size: int = VOCAB_SIZE) -> int:
+    """A fake model that repeats itself, but for every fourth token or so, and then uses few others."""
+    noise = next_token(context)
+    return noise % 7 if noise % 4 == 0 or len(context) < 5 else context[-5]
+
+
+Model = Callable[[Sequence[int], int], int]
+
+
+def expected_output(
+    prompt: Sequence[int], num_tokens: int, vocab_size: int = VOCAB_SIZE, model: Model = next_token
+) -> list[int]:
     """What the fake model generates from `prompt` when nothing is cached, batched or preempted."""
     context = list(prompt)
     for _ in range(num_tokens):
-        context.append(next_token(context, vocab_size))
+        context.append(model(context, vocab_size))
     return context[len(prompt) :]
 
 
@@ -73,7 +84,7 @@ class FakeModelRunner:
     info: ModelInfo = field(default_factory=fake_info)
     rows: list[dict[str, range]] = field(default_factory=list)
     fail_at: Iterable[int] = ()
-    model: Callable[[Sequence[int], int], int] = next_token
+    model: Model = next_token
     drafted: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -83,6 +94,9 @@ class FakeModelRunner:
     @property
     def num_rows(self) -> int:
         return sum(len(positions) for step in self.rows for positions in step.values())
+
+    def content(self, block_id: int) -> list[int]:
+        return self._pool[block_id]
 
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         if scheduled.step in self.fail_at:

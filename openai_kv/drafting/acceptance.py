@@ -1,6 +1,7 @@
 """How often guesses came true lately, by kind, in one request and in all."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 FIRST_RATE = 0.5  # before anything is known
@@ -35,12 +36,15 @@ def no_tallies() -> Tallies:
 
 @dataclass(slots=True)
 class Acceptance:
-    """A guess that no row was spent on is told of just the same: nobody has to pay to learn that guesses are good."""
+    """`overall`: in all requests; a request's own are handed in."""
 
     overall: Tallies = field(default_factory=no_tallies)
 
-    def add(self, own: Tallies, kind: str, right: int, tried: int) -> None:
-        """`own`: those of the request."""
+    def add(self, own: Tallies, kind: str, guessed: Sequence[int], said: Sequence[int]) -> None:
+        """The first token that is wrong ends it: what is behind that one was guessed on a false assumption."""
+        pairs = list(zip(guessed, said, strict=False))
+        right = next((index for index, (guess, token) in enumerate(pairs) if guess != token), len(pairs))
+        tried = min(right + 1, len(pairs))
         own[kind].add(right, tried, REQUEST_MEMORY)
         self.overall[kind].add(right, tried, OVERALL_MEMORY)
 

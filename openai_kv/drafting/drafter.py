@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from openai_kv.drafting.acceptance import Acceptance
+from openai_kv.drafting.acceptance import MOST, Acceptance
 from openai_kv.drafting.track import Guess, Source, Track
 from openai_kv.request import Request
 
@@ -21,10 +21,19 @@ class StepSize:
     budget: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    track: Track
-    chance: float
+@dataclass(slots=True, eq=False)
+class _Draft:
+    """Each token comes with the chance `rate` if all before it did; the first `length` get a row."""
+
+    request: Request
+    token_ids: Sequence[int]
+    rate: float
+    length: int = 0
+
+    @property
+    def chances(self) -> list[float]:
+        """That a row was not for nothing."""
+        return [self.rate**number for number in range(1, len(self.token_ids) + 1)]
 
 
 class Drafter:
@@ -42,28 +51,28 @@ class Drafter:
 
     def propose(self, room: Mapping[Request, int], size: StepSize) -> dict[Request, Sequence[int]]:
         """For decoding requests, with room for so many tokens each, the drafts that pay."""
-        rows = [row for request, tokens in room.items() for row in self._rows(request, tokens)]
-        rows.sort(key=lambda row: row.chance, reverse=True)
-        lengths: dict[Track, int] = {}
-        for row in rows[: self._best_number([row.chance for row in rows], size)]:
-            lengths[row.track] = lengths.get(row.track, 0) + 1
-        return {track.request: track.guess.token_ids[:length] for track, length in lengths.items() if track.guess}
+        if not room or not self._best_number([MOST] * MOST_SAMPLED, size):
+            return {}
+        found = (self._best_draft(request, min(tokens, self._longest)) for request, tokens in room.items())
+        drafts = [draft for draft in found if draft is not None]
+        rows = [(chance, draft) for draft in drafts for chance in draft.chances]
+        rows.sort(key=lambda row: row[0], reverse=True)
+        for _, draft in rows[: self._best_number([chance for chance, _ in rows], size)]:
+            draft.length += 1
+        return {draft.request: draft.token_ids[: draft.length] for draft in drafts if draft.length}
 
-    def _rows(self, request: Request, room: int) -> list[_Row]:
-        """A row counts only if all guesses before it come true."""
+    def _best_draft(self, request: Request, length: int) -> _Draft | None:
         track = self._tracks.setdefault(request.request_id, Track(request))
-        track.guess = self._guess(track, min(room, self._longest))
-        if track.guess is None:
-            return []
-        rate = self._acceptance.rate(track.tallies, track.guess.kind)
-        return [_Row(track, rate**number) for number in range(1, len(track.guess.token_ids) + 1)]
+        track.guesses = self._guesses(track, length) if length > 0 else ()
+        drafts = (_Draft(request, guess.token_ids, self._rate(track, guess)) for guess in track.guesses)
+        return max(drafts, key=lambda draft: sum(draft.chances), default=None)
 
-    def _guess(self, track: Track, length: int) -> Guess | None:
-        """That of the first source which has an idea."""
-        if length <= 0:
-            return None
+    def _guesses(self, track: Track, length: int) -> tuple[Guess, ...]:
         guesses = (source(track, length) for source in self._sources)
-        return next((guess for guess in guesses if guess is not None), None)
+        return tuple(guess for guess in guesses if guess is not None)
+
+    def _rate(self, track: Track, guess: Guess) -> float:
+        return self._acceptance.rate(track.tallies, guess.kind)
 
     def _best_number(self, chances: Sequence[float], size: StepSize) -> int:
         """How many of the likeliest rows give most tokens a second; 0 if that is hardly more than without."""
@@ -74,14 +83,12 @@ class Drafter:
         return best if speeds[best] > WORTH * speeds[0] else 0
 
     def observe(self, request_id: str, token_ids: Sequence[int]) -> None:
-        """What the request said in this step: it tells of the guess as far as it reaches, drafted or not."""
+        """What the request said in this step. Guesses without a row are told as well: learning costs nothing."""
         track = self._tracks.get(request_id)
-        if track is None or track.guess is None:
-            return
-        pairs = list(zip(track.guess.token_ids, token_ids, strict=False))
-        right = next((index for index, (guessed, said) in enumerate(pairs) if guessed != said), len(pairs))
-        self._acceptance.add(track.tallies, track.guess.kind, right, min(right + 1, len(pairs)))
-        track.guess = None
+        if track is not None:
+            for guess in track.guesses:
+                self._acceptance.add(track.tallies, guess.kind, guess.token_ids, token_ids)
+            track.guesses = ()
 
     def forget(self, request_id: str) -> None:
         """The request has ended."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Self
 
+LEAST_PER_ROW = 0.02  # of the smallest step: a busy moment at start must not make rows look free
+
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
@@ -18,7 +20,9 @@ class StepCosts:
     def of(cls, measured: Mapping[int, float]) -> Self:
         """At least one of them. More rows that took less time took as long: the difference was chance."""
         rows = sorted(measured)
-        return cls(tuple(rows), tuple(accumulate((measured[each] for each in rows), max)))
+        least = (measured[rows[0]] * (1 + LEAST_PER_ROW * (each - rows[0])) for each in rows)
+        slowest = accumulate((measured[each] for each in rows), max)
+        return cls(tuple(rows), tuple(map(max, slowest, least)))
 
     def __call__(self, rows: int) -> float:
         if len(self.rows) == 1:

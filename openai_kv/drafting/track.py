@@ -18,11 +18,11 @@ class Guess:
 
 @dataclass(slots=True, eq=False)
 class Track:
-    """`text`: the request's tokens as numpy can read them; `guess`: at what this step says."""
+    """`text`: the request's tokens as numpy can read them; `guesses`: at what the step about to run will say."""
 
     request: Request
     text: "array[int]" = field(default_factory=lambda: array("q"))
-    guess: Guess | None = None
+    guesses: tuple[Guess, ...] = ()
     tallies: Tallies = field(default_factory=no_tallies)
 
     def catch_up(self) -> None:
