@@ -1,14 +1,15 @@
 """Decides each step's work: who runs, how many tokens, who waits, who is pushed back. After vLLM's scheduler."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from sortedcontainers import SortedKeyList
 
 from openai_kv.cache.hit import CacheHit
 from openai_kv.cache.manager import NOTHING, KVCacheManager
-from openai_kv.drafting.drafter import Drafter, StepSize
+from openai_kv.drafting.drafter import Drafter
+from openai_kv.drafting.rows import DraftRows
 from openai_kv.herd import Herd
 from openai_kv.outputs import BlockCopy, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import FinishReason, Pooling, Request, RequestStatus
@@ -37,10 +38,6 @@ class _Plan:
     copies: list[BlockCopy] = field(default_factory=list)
     preempted: bool = False
 
-    def size(self) -> StepSize:
-        items = self.requests.values()
-        return StepSize(sum(len(item.token_ids) for item in items), sum(item.samples for item in items), self.budget)
-
 
 class Scheduler:
     """Owns the requests and, through the manager, their blocks. One thread; requests come and go between steps."""
@@ -67,7 +64,8 @@ class Scheduler:
         self._stop_check = StopCheck(text, limits.eos_token_ids, limits.max_model_len)
         self._clock = clock
         self._on_started = on_started
-        self._drafter = drafter
+        self._drafter = drafter or Drafter((), float, 0)
+        self._draft_rows = DraftRows(self._drafter, manager, limits.max_model_len)
         self._step = 0
         self._unreported_change = False
 
@@ -111,7 +109,7 @@ class Scheduler:
         self._schedule_running(plan)
         if not plan.preempted:
             self._schedule_waiting(plan)
-            self._add_drafts(plan)
+            self._draft_rows.add(self.running, plan.requests, plan.budget)
         return SchedulerOutput(self._step, tuple(plan.requests.values()), tuple(plan.copies), self._clock())
 
     def _schedule_running(self, plan: _Plan) -> None:
@@ -206,33 +204,6 @@ class Scheduler:
             pooling=request.params.pooling if complete or request.params.pooling is Pooling.MEAN else None,
         )
 
-    def _add_drafts(self, plan: _Plan) -> None:
-        """Rows for guesses at what decoding requests say next, out of what the others leave of the budget."""
-        if self._drafter is None:
-            return
-        decoding = (request for request in self.running if _can_draft(request, plan.requests.get(request.request_id)))
-        room = {request: self._room(request) for request in decoding}
-        for request, drafts in self._drafter.propose(room, plan.size()).items():
-            self._draft(request, drafts, plan)
-
-    def _room(self, request: Request) -> int:
-        """For drafts: the token after the last of them must be wanted, too."""
-        wanted = request.params.max_tokens - request.num_output_tokens
-        return min(wanted, self.limits.max_model_len - len(request.token_ids)) - 1
-
-    def _draft(self, request: Request, drafts: Sequence[int], plan: _Plan) -> None:
-        """As many as fit into its blocks, if there are none to spare: a draft makes nobody wait or go."""
-        length = len(request.token_ids)
-        if not self.manager.allocate_slots(request.request_id, length + len(drafts), spare=len(self.running)):
-            drafts = drafts[: -length % self.manager.block_size]
-            self.manager.allocate_slots(request.request_id, length + len(drafts))
-        plan.requests[request.request_id] = replace(
-            plan.requests[request.request_id],
-            token_ids=[request.token_ids[-1], *drafts],
-            block_ids=self.manager.block_ids(request.request_id),
-            num_drafts=len(drafts),
-        )
-
     def _reserve_slot(self, request: Request) -> int | None:
         if request.num_output_tokens:
             return None
@@ -269,14 +240,13 @@ class Scheduler:
             self.manager.pins.keep(request.info, request.prompt_token_ids, request.num_cached_tokens or 0)
 
     def _take(self, request: Request, item: ScheduledRequest, output: ModelRunnerOutput) -> None:
-        """The tokens that it said, up to its end; a draft that was right has its K and V already."""
+        """The tokens that it said, up to its end."""
         token_ids = output.sampled_token_ids.get(request.request_id, ())
         logprobs = output.logprobs.get(request.request_id, ())
-        if self._drafter is not None:
-            self._drafter.observe(request.request_id, token_ids)
+        self._drafter.observe(request.request_id, token_ids)
         for index, token_id in enumerate(token_ids):
             if index:
-                self._cache(request, 1)
+                self._cache(request, 1)  # the draft before this token was right, so its K and V are
             request.logprobs.extend(logprobs[index : index + 1])
             self._append(request, token_id)
             if request.finish_reason is not None:
@@ -303,8 +273,7 @@ class Scheduler:
         request.finish_reason = reason
         self.ended.append(request)
         self._herd.forget(request)
-        if self._drafter is not None:
-            self._drafter.forget(request.request_id)
+        self._drafter.forget(request.request_id)
         del self._requests[request.request_id]
         request.cache_write_tokens = self.manager.cache_write_tokens(request.request_id)
         self.manager.finish(request.info)
@@ -318,9 +287,3 @@ class Scheduler:
             computed = request.token_ids[: request.num_computed_tokens]
             self.manager.cache_blocks(request.request_id, computed, with_tail=True)
         self.manager.free(request.request_id)
-
-
-def _can_draft(request: Request, item: ScheduledRequest | None) -> bool:
-    """It says one token after the other in this step. A grammar knows what may come only after it took what came."""
-    decodes = item is not None and item.samples and len(item.token_ids) == 1 and request.num_output_tokens > 0
-    return decodes and request.constraint is None

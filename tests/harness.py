@@ -74,9 +74,7 @@ def build_engine(
         shape.max_num_seqs, shape.max_num_batched_tokens, shape.max_model_len, runner.info.eos_token_ids
     )
     detokenizer = Detokenizer(tokenizer or tiny_tokenizer())
-    drafter = None
-    if speculation != "off":
-        drafter = Drafter(sources_of(speculation, manager.continuation), step_seconds, max_draft_tokens)
+    drafter = Drafter(sources_of(speculation, manager.continuation), step_seconds, max_draft_tokens)
     scheduler = Scheduler(manager, limits, detokenizer, on_started=on_started, drafter=drafter)
     return Engine(scheduler, runner, detokenizer, Reporter(detokenizer, group, recorder))
 

@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "parsing": {"grammar"},
     "herd": set(),
     "stopping": set(),
-    "drafting": set(),
+    "drafting": {"cache"},
     "scheduler": {"cache", "drafting", "herd", "stopping"},
     "model_runner": set(),
     "engine": {"scheduler", "cache", "exporting", "recording", "tokenizer"},

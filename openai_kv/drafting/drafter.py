@@ -39,7 +39,7 @@ class _Draft:
 class Drafter:
     """One thread. `propose` before a step, `observe` for each request after it, `forget` at a request's end.
 
-    `seconds`: what a step of so many rows takes. A draft has at most `longest` tokens.
+    `seconds`: what a step of so many rows takes. A draft has at most `longest` tokens. No sources: no drafts.
     """
 
     def __init__(self, sources: Sequence[Source], seconds: Callable[[int], float], longest: int) -> None:
@@ -51,7 +51,7 @@ class Drafter:
 
     def propose(self, room: Mapping[Request, int], size: StepSize) -> dict[Request, Sequence[int]]:
         """For decoding requests, with room for so many tokens each, the drafts that pay."""
-        if not room or not self._best_number([MOST] * MOST_SAMPLED, size):
+        if not room or not self._sources or not self._best_number([MOST] * MOST_SAMPLED, size):
             return {}
         found = (self._best_draft(request, min(tokens, self._longest)) for request, tokens in room.items())
         drafts = [draft for draft in found if draft is not None]

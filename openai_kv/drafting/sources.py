@@ -19,7 +19,7 @@ def remember(continuation: Continuation) -> Source:
 
 
 def sources_of(speculation: str, continuation: Continuation) -> tuple[Source, ...]:
-    """`speculation`: ngram, tree or auto, which asks the tree first."""
+    """`speculation`: off, ngram, tree or auto."""
     tree = remember(continuation)
-    by_name: dict[str, tuple[Source, ...]] = {"ngram": (repeat,), "tree": (tree,), "auto": (tree, repeat)}
+    by_name: dict[str, tuple[Source, ...]] = {"off": (), "ngram": (repeat,), "tree": (tree,), "auto": (tree, repeat)}
     return by_name[speculation]
