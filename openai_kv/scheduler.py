@@ -1,7 +1,7 @@
 """Decides each step's work: who runs, how many tokens, who waits, who is pushed back. After vLLM's scheduler."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sortedcontainers import SortedKeyList
@@ -109,7 +109,7 @@ class Scheduler:
         self._schedule_running(plan)
         if not plan.preempted:
             self._schedule_waiting(plan)
-            self._draft_rows.add(self.running, plan.requests, plan.budget)
+            self._add_drafts(plan)
         return SchedulerOutput(self._step, tuple(plan.requests.values()), tuple(plan.copies), self._clock())
 
     def _schedule_running(self, plan: _Plan) -> None:
@@ -183,12 +183,19 @@ class Scheduler:
             if self._on_started is not None:
                 self._on_started(request)
 
-    def _rows(self, request: Request, num_tokens: int, hidden_slot: int | None = None) -> ScheduledRequest:
+    def _add_drafts(self, plan: _Plan) -> None:
+        chosen = self._draft_rows.choose(self.running, plan.requests, plan.budget)
+        for request, drafts in chosen.items():
+            plan.requests[request.request_id] = self._rows(request, 1, drafts=drafts)
+
+    def _rows(
+        self, request: Request, num_tokens: int, hidden_slot: int | None = None, *, drafts: Sequence[int] = ()
+    ) -> ScheduledRequest:
         start = request.num_computed_tokens
         complete = start + num_tokens == len(request.token_ids)
         return ScheduledRequest(
             request_id=request.request_id,
-            token_ids=request.token_ids[start : start + num_tokens],
+            token_ids=[*request.token_ids[start : start + num_tokens], *drafts],
             num_computed_tokens=start,
             block_ids=self.manager.block_ids(request.request_id),
             samples=complete and request.params.max_tokens > 0,
@@ -202,6 +209,7 @@ class Scheduler:
             prompt_logprobs=request.params.prompt_logprobs if request.lacks_prompt_logprobs else None,
             constraint=request.constraint,
             pooling=request.params.pooling if complete or request.params.pooling is Pooling.MEAN else None,
+            num_drafts=len(drafts),
         )
 
     def _reserve_slot(self, request: Request) -> int | None:

@@ -1,7 +1,6 @@
-"""Puts drafts into a step that is planned already, where they make nobody wait or go."""
+"""Which drafts go into a step that is planned already: those that pay, where they make nobody wait or go."""
 
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 
 from openai_kv.cache.manager import KVCacheManager
 from openai_kv.drafting.drafter import Drafter, StepSize
@@ -10,40 +9,35 @@ from openai_kv.request import Request
 
 
 class DraftRows:
-    """Rows for guesses at what decoding requests say next, out of what all others leave of a step's budget."""
+    """Gives guesses at what decoding requests say next their slots, out of what all others leave of a step's budget."""
 
     def __init__(self, drafter: Drafter, manager: KVCacheManager, max_model_len: int) -> None:
         self._drafter = drafter
         self._manager = manager
         self._max_model_len = max_model_len
 
-    def add(self, running: Collection[Request], planned: MutableMapping[str, ScheduledRequest], budget: int) -> None:
-        """`planned`: the step's requests by id; some are exchanged for one with drafts."""
+    def choose(
+        self, running: Collection[Request], planned: Mapping[str, ScheduledRequest], budget: int
+    ) -> dict[Request, Sequence[int]]:
+        """`planned`: the step's requests by id; their block tables may be longer after this."""
         decoding = (request for request in running if _decodes(request, planned.get(request.request_id)))
         room = {request: self._room(request) for request in decoding}
-        for request, drafts in self._drafter.propose(room, _size(planned, budget)).items():
-            fitting = self._fit(request, drafts, spare=len(running))
-            if fitting:
-                item = planned[request.request_id]
-                planned[request.request_id] = replace(
-                    item,
-                    token_ids=[*item.token_ids, *fitting],
-                    block_ids=self._manager.block_ids(request.request_id),
-                    num_drafts=len(fitting),
-                )
+        drafts = self._drafter.propose(room, _size(planned, budget))
+        fitting = {request: self._fit(request, tokens, len(running)) for request, tokens in drafts.items()}
+        return {request: tokens for request, tokens in fitting.items() if tokens}
 
     def _room(self, request: Request) -> int:
         """The token after the last draft has to be wanted, too."""
         wanted = request.params.max_tokens - request.num_output_tokens
         return min(wanted, self._max_model_len - len(request.token_ids)) - 1
 
-    def _fit(self, request: Request, drafts: Sequence[int], *, spare: int) -> Sequence[int]:
+    def _fit(self, request: Request, tokens: Sequence[int], spare: int) -> Sequence[int]:
         """Those that get slots: where blocks are short, no more than the request's last block still has."""
         length = len(request.token_ids)
-        if not self._manager.allocate_slots(request.request_id, length + len(drafts), spare=spare):
-            drafts = drafts[: -length % self._manager.block_size]
-            self._manager.allocate_slots(request.request_id, length + len(drafts))
-        return drafts
+        if not self._manager.allocate_slots(request.request_id, length + len(tokens), spare=spare):
+            tokens = tokens[: -length % self._manager.block_size]
+            self._manager.allocate_slots(request.request_id, length + len(tokens))
+        return tokens
 
 
 def _decodes(request: Request, item: ScheduledRequest | None) -> bool:
