@@ -3,7 +3,8 @@
 Two engines in one process run each workload in turns, A B A B, each with a cache of its own. Prints for each workload
 and batch size the medians of tokens a second and of their ratio (above 1: speculation is faster), its extremes, and of
 the last round the share of the drafts that were right, and rows and tokens a step. `--speculation off` compares an
-engine with its twin: that is how far the machine alone drives two equal ones apart.
+engine with its twin: that is how far the machine alone drives two equal ones apart. With `--threads 1` seconds are CPU
+time, which a busy machine stretches less.
 """
 
 import argparse
@@ -12,6 +13,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import torch
 
 from benchmarks.serving import words
 from openai_kv import model_store
@@ -70,16 +73,17 @@ class Side:
     engine: Engine
     runner: CountingRunner
     tokenizer: Tokenizer
+    clock: Callable[[], float]
 
     def speed(self, prompts: Sequence[str], name: str) -> float:
         """Tokens a second over all prompts at once, from the first step to the last."""
         requests = [self._request(prompt, f"{name} {number}") for number, prompt in enumerate(prompts)]
-        start = time.perf_counter()
+        start = self.clock()
         for request in requests:
             self.engine.add(request)
         while self.engine.has_work:
             self.engine.step()
-        return sum(request.num_output_tokens for request in requests) / (time.perf_counter() - start)
+        return sum(request.num_output_tokens for request in requests) / (self.clock() - start)
 
     def _request(self, prompt: str, name: str) -> Request:
         tokens = tuple(self.tokenizer.render_chat([{"role": "user", "content": prompt}], add_generation_prompt=True))
@@ -123,16 +127,17 @@ WORKLOADS = (
 
 def build(runner: ModelRunner, tokenizer: Tokenizer, speculation: str, longest: int) -> Side:
     manager = KVCacheManager(num_blocks=NUM_BLOCKS, block_size=16, policy=LRUPolicy(), num_hidden_slots=256)
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     drafter = None
     if speculation != "off":
-        costs = StepCosts.of(measure_steps(runner, MAX_ROWS))
+        costs = StepCosts.of(measure_steps(runner, MAX_ROWS, clock))
         print("ms a step by rows:", {n: round(1e3 * s, 1) for n, s in zip(costs.rows, costs.seconds, strict=True)})
         drafter = Drafter(sources_of(speculation, manager.continuation), costs, longest)
     detokenizer, counting = Detokenizer(tokenizer), CountingRunner(runner)
     limits = SchedulerLimits(MAX_SEQS, MAX_ROWS, runner.info.max_model_len, runner.info.eos_token_ids)
     scheduler = Scheduler(manager, limits, detokenizer, drafter=drafter)
     engine = Engine(scheduler, counting, detokenizer, Reporter(detokenizer, ExporterGroup()))
-    return Side(engine, counting, tokenizer)
+    return Side(engine, counting, tokenizer, clock)
 
 
 def compare(workload: Workload, batch: int, sides: Sequence[Side], rounds: int) -> str:
@@ -154,6 +159,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--speculation", choices=("off", "ngram", "tree", "auto"), default="auto")
     parser.add_argument("--max-draft-tokens", type=int, default=16)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="run workloads whose name contains this")
     return parser.parse_args()
@@ -161,6 +167,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
+    torch.set_num_threads(args.threads)
     folder = model_store.resolve(args.model, home=default_home(), progress=print)
     settings = RunnerSettings(num_blocks=NUM_BLOCKS, num_hidden_slots=256, quantization=args.quantization)
     plain, tokenizer = ModelRunner.load(folder, "model", settings), Tokenizer.load(folder)

@@ -1,6 +1,7 @@
 """How long a step takes by its rows: the loaded model is timed at start, so that nobody has to guess."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from openai_kv.model_runner.model_runner import ModelRunner
@@ -20,12 +21,13 @@ class _Timing:
 
     runner: ModelRunner
     context: int
+    clock: Callable[[], float]
 
     def seconds(self, rows: int) -> float:
         step = self._step(rows, self.context, rows - 1)
-        start = time.perf_counter()
+        start = self.clock()
         self.runner.execute_model(step)
-        return time.perf_counter() - start
+        return self.clock() - start
 
     def warm_up(self) -> None:
         """Also fills the context with K and V: what an empty pool holds may be slow to add up."""
@@ -38,15 +40,17 @@ class _Timing:
         return SchedulerOutput(0, (request,))
 
 
-def measure_steps(runner: ModelRunner, max_rows: int) -> dict[int, float]:
+def measure_steps(
+    runner: ModelRunner, max_rows: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[int, float]:
     """Seconds of a step by its rows, the least of some turns, as far as pool and `max_rows` allow."""
     room = min(runner.kv_pool.num_blocks * runner.kv_pool.block_size, runner.info.max_model_len)
-    timing = _Timing(runner, min(CONTEXT, room // 2, max_rows))
+    timing = _Timing(runner, min(CONTEXT, room // 2, max_rows), clock)
     sizes = [rows for rows in ROWS if rows <= min(room - timing.context, max_rows)]
     timing.warm_up()
-    begun, found = time.perf_counter(), dict.fromkeys(sizes, float("inf"))
+    begun, found = clock(), dict.fromkeys(sizes, float("inf"))
     for _ in range(TURNS):
         found = {rows: min(before, timing.seconds(rows)) for rows, before in found.items()}
-        if time.perf_counter() - begun > SECONDS:
+        if clock() - begun > SECONDS:
             break
     return found

@@ -41,7 +41,7 @@ def test_what_comes_true_is_drafted_longer_and_what_does_not_no_more() -> None:
     first = len(drafted(drafter, request))
     tell(drafter, request, range(LONGEST), 5)
     assert len(drafted(drafter, request)) > first > 0
-    tell(drafter, request, [99], 40)
+    tell(drafter, request, [99], 100)
     assert drafted(drafter, request) == ()
     assert first > len(drafted(drafter, make_request([2]))), "others are taken for no better"
 
