@@ -71,10 +71,18 @@ def test_many_requests_draft_less_than_one() -> None:
     assert per_request(24) == 0
 
 
+def test_one_that_is_sure_of_itself_does_not_hold_up_the_others() -> None:
+    drafter, sure, others = linear(0.05), make_request([0]), [make_request([number]) for number in range(1, 8)]
+    tell(drafter, sure, range(LONGEST), 10)
+    assert len(drafted(drafter, sure)) == LONGEST
+    among = drafter.propose({sure: 100, **dict.fromkeys(others, 0)}, StepSize(8, 8, 1000))
+    assert 0 < len(among[sure]) < 5
+
+
 def test_the_likeliest_rows_first() -> None:
-    drafter, good, bad = linear(0.1), make_request([1]), make_request([2])
+    drafter, good, bad = linear(0.05), make_request([1]), make_request([2])
     tell(drafter, good, range(LONGEST), 10)
-    tell(drafter, bad, [99], 2)
+    tell(drafter, bad, [99], 20)
     drafts = drafter.propose({good: 100, bad: 100}, StepSize(2, 2, 5))
     assert len(drafts[good]) == 5 and bad not in drafts
 
@@ -84,7 +92,7 @@ def test_limits() -> None:
     tell(drafter, request, range(LONGEST), 5)
     assert drafted(drafter, request) == range(LONGEST)
     assert len(drafted(drafter, request, StepSize(1, 1, 3))) == 3
-    assert len(drafted(drafter, request, StepSize(1, MOST_SAMPLED - 2, 100))) == 2
+    assert len(drafted(drafter, request, StepSize(1, MOST_SAMPLED - 9, 100))) == 9
     assert drafted(drafter, request, StepSize(99, MOST_SAMPLED + 9, 100)) == ()
     assert drafter.propose({request: 2}, ALONE)[request] == range(2)
     assert drafter.propose({request: 0}, ALONE) == {}
