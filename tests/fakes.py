@@ -113,7 +113,9 @@ class FakeModelRunner:
                 tokens = self._say(request)
                 sampled |= {request.request_id: tokens} if request.samples else {}
                 self._hidden |= {} if request.store_slot is None else {request.store_slot: tokens[-1]}
-        drawn = {r.request_id: self._draw(r, sampled[r.request_id]) for r in scheduled.requests if r.samples}
+        drawn = {
+            r.request_id: [self._draw(r, t) for t in sampled[r.request_id]] for r in scheduled.requests if r.samples
+        }
         logprobs = {r.request_id: self._logprobs(r, drawn) for r in scheduled.requests if self._reports(r)}
         prompts = {r.request_id: self._of_prompt(r) for r in scheduled.requests if r.prompt_logprobs is not None}
         pooled = {r.request_id: self._pool_states(r, stored) for r in scheduled.requests if r.pooling is not None}
@@ -139,8 +141,8 @@ class FakeModelRunner:
         right = next((i for i, draft in enumerate(request.drafts) if draft != tokens[i]), request.num_drafts)
         return tokens[: right + 1]
 
-    def _draw(self, request: ScheduledRequest, likeliest: Sequence[int]) -> list[int]:
-        return [allowed(token, request.constraint) for token in likeliest]
+    def _draw(self, request: ScheduledRequest, likeliest: int) -> int:
+        return allowed(likeliest, request.constraint)
 
     def _reports(self, request: ScheduledRequest) -> bool:
         return request.samples and request.params.logprobs is not None

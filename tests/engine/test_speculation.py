@@ -180,11 +180,11 @@ def test_a_step_with_dear_rows_has_none_for_drafts() -> None:
     assert num_drafted(runner) == 0
 
 
-@pytest.mark.parametrize("changes", [{"max_tokens": 17}, {"max_tokens": 1}, {"max_tokens": 100}])
-def test_the_length_is_kept_to_the_token(changes: dict[str, int]) -> None:
+@pytest.mark.parametrize("max_tokens", [1, 17, 100])
+def test_the_length_is_kept_to_the_token(max_tokens: int) -> None:
     run, _ = make(Shape(max_model_len=50), model=loop)
-    request = make_request(PROMPT, **changes)
-    wanted = min(changes["max_tokens"], 50 - len(PROMPT))
+    request = make_request(PROMPT, max_tokens)
+    wanted = min(max_tokens, 50 - len(PROMPT))
     assert run.generate(request) == [expected(PROMPT, wanted, loop)]
     assert (run.finish_reason(request), run.last(request).num_output_tokens) == (FinishReason.LENGTH, wanted)
 
