@@ -32,7 +32,7 @@ class TextCuts:
 
 
 def find_cuts(hf_tokenizer: Any, encode: Encode, template: str) -> TextCuts | None:
-    """Cuts before the added tokens that `template` writes; None: there are none, or this tokenizer is of another kind."""
+    """Cuts before the added tokens that `template` writes; None: there are none, or they change the ids."""
     chosen = {
         token.content: index
         for index, token in hf_tokenizer.added_tokens_decoder.items()

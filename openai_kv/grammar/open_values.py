@@ -1,6 +1,6 @@
 """Bounds for what a schema leaves open: JSON has none, and a small model that may write anything writes without end.
 
-llama.cpp's grammars and xgrammar's strict mode forbid what a schema doesn't describe; here it may come, but not for ever.
+llama.cpp's grammars and xgrammar's strict mode forbid what a schema doesn't describe; here it may come, not for ever.
 """
 
 from collections.abc import Collection, Mapping
@@ -94,7 +94,7 @@ class OpenValues:
         if others is False or ("type" in schema and not is_open(others)):
             return {}
         names, required = {*schema.get("properties", {})}, {*schema.get("required", [])}
-        members = {"additionalProperties": self.any_value(levels)} if is_open(others) else {}
+        members: dict[str, Any] = {"additionalProperties": self.any_value(levels)} if is_open(others) else {}
         if names <= required:  # the library can't count members that may be left out
             members["maxProperties"] = MAX_MEMBERS + len(required)
         if all(len(name) <= MAX_KEY_CHARACTERS for name in names | required):

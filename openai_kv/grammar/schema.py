@@ -42,7 +42,7 @@ class SchemaLimits:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSchema:
-    """`schema` has nothing in it that can't be enforced, and bounds; `unenforced` are the paths of what was left out."""
+    """`schema`: nothing in it that can't be enforced, open values bounded; `unenforced`: paths of what was left out."""
 
     schema: Schema
     unenforced: tuple[str, ...]
