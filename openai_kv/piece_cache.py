@@ -2,9 +2,10 @@
 
 import sys
 from array import array
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from threading import Lock
 
 from openai_kv.text_cuts import Encode, TextCuts
@@ -61,10 +62,17 @@ class PieceEncoder:
         known = self._cache.get(namespace, pieces)
         token_ids: list[int] = []
         for is_new, run in groupby(zip(pieces, known, strict=True), key=lambda pair: pair[1] is None):
-            found = list(run)
-            ids = [self._learn(namespace, [piece for piece, _ in found])] if is_new else [ids for _, ids in found]
-            token_ids.extend(token_id for some in ids for token_id in some or ())
+            if is_new:
+                token_ids += self._learn(namespace, [piece for piece, _ in run])
+            else:
+                token_ids += chain.from_iterable(ids or () for _, ids in run)
         return token_ids
+
+    def piece_at(self, text: str, end: int) -> slice:
+        """The piece that has this place in it, or begins there."""
+        bounds = self._cuts.bounds(text)
+        index = bisect_right(bounds, end, hi=len(bounds) - 1)
+        return slice(bounds[index - 1], bounds[index])
 
     def _learn(self, namespace: str, pieces: Sequence[str]) -> list[int]:
         """Neighbours in one call, however many they are."""

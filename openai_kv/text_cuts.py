@@ -20,9 +20,13 @@ class TextCuts:
     token_ids: frozenset[int]
 
     def split(self, text: str) -> list[str]:
-        starts = (match.start() for match in self.pattern.finditer(text))
-        bounds = [0, *(start for start in starts if start), len(text)]
+        bounds = self.bounds(text)
         return [text[start:end] for start, end in pairwise(bounds)]
+
+    def bounds(self, text: str) -> list[int]:
+        """Where pieces begin, and the end of the text."""
+        starts = (match.start() for match in self.pattern.finditer(text))
+        return [0, *(start for start in starts if start), len(text)]
 
     def split_ids(self, ids: Sequence[int]) -> list[Sequence[int]]:
         """Those of each piece, if there are as many as `split` says."""
@@ -33,11 +37,12 @@ class TextCuts:
 
 def find_cuts(hf_tokenizer: Any, encode: Encode, template: str) -> TextCuts | None:
     """Cuts before the added tokens that `template` writes; None: there are none, or they change the ids."""
+    added = hf_tokenizer.added_tokens_decoder
     chosen = {
         token.content: index
-        for index, token in hf_tokenizer.added_tokens_decoder.items()
+        for index, token in added.items()
         if token.content in template or token.content in (hf_tokenizer.bos_token, hf_tokenizer.eos_token)
-        if can_cut(token, hf_tokenizer.added_tokens_decoder.values())
+        if can_cut(token, added.values())
     }
     if not chosen:
         return None

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,16 @@ class Tokenizer:
         """Token ids of `chat_text`."""
         return self.encode(self.chat_text(messages, **options), add_special_tokens=False)
 
-    def encode_to(self, text: str, ends: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Token ids of `text`, and for each of `ends`, in characters, how many leading tokens lie wholly before it."""
+    def encode_to(self, text: str, ends: Sequence[int], namespace: str) -> tuple[list[int], list[int]]:
+        """As `encode_chat`, and for each of `ends`, in characters, how many leading tokens lie wholly before it."""
+        if self._pieces is None:
+            return self._encode_to(text, ends)
+        spans = [self._pieces.piece_at(text, end) for end in ends]
+        before = [len(self.encode_chat(text[: span.start], namespace)) for span in spans]
+        inside = [self._encode_to(text[span], [end - span.start])[1][0] for span, end in zip(spans, ends, strict=True)]
+        return self.encode_chat(text, namespace), list(map(add, before, inside))
+
+    def _encode_to(self, text: str, ends: Sequence[int]) -> tuple[list[int], list[int]]:
         encoding = self._hf(text, add_special_tokens=False, return_offsets_mapping=True)
         ids: list[int] = encoding["input_ids"]
         spans: list[tuple[int, int]] = encoding["offset_mapping"]

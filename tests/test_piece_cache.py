@@ -1,14 +1,12 @@
-from collections.abc import Callable
+import re
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from openai_kv.piece_cache import ENTRY_BYTES, PieceCache, PieceEncoder
-from openai_kv.text_cuts import find_cuts
-from openai_kv.tokenizer import Tokenizer
-from tests.tiny_tokenizer import CHAT_TEMPLATE, tiny_tokenizer
+from openai_kv.text_cuts import TextCuts
+from tests.tiny_tokenizer import CountingTokenizer, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
+CUTS = TextCuts(re.compile(r"<\|im_start\|>|<\|im_end\|>"), frozenset({256, 257}))
 TURNS = [f"<|im_start|>{number}\n{'x' * 50}<|im_end|>\n" for number in range(6)]
 
 
@@ -18,9 +16,7 @@ class Counted:
     def __init__(self, max_bytes: int = 1 << 20) -> None:
         self.texts: list[str] = []
         self.cache = PieceCache(max_bytes)
-        cuts = find_cuts(TOKENIZER._hf, TOKENIZER._encode_text, CHAT_TEMPLATE)
-        assert cuts is not None
-        self._encoder = PieceEncoder(self._encode, cuts, self.cache)
+        self.encoder = PieceEncoder(self._encode, CUTS, self.cache)
 
     def _encode(self, text: str) -> list[int]:
         self.texts.append(text)
@@ -29,7 +25,7 @@ class Counted:
     def encode(self, text: str, namespace: str = "") -> str:
         """What had to be tokenized for this."""
         self.texts.clear()
-        assert self._encoder.encode(namespace, text) == TOKENIZER.encode(text, add_special_tokens=False)
+        assert self.encoder.encode(namespace, text) == TOKENIZER.encode(text, add_special_tokens=False)
         return "".join(self.texts)
 
 
@@ -84,15 +80,20 @@ def test_what_is_larger_than_the_cache_is_not_kept() -> None:
 def test_many_threads_at_once() -> None:
     counted, texts = Counted(max_bytes=2000), ["".join(TURNS[first:]) for first in range(6)] * 20
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda text: counted._encoder.encode("", text), texts))
+        found = list(pool.map(lambda text: counted.encoder.encode("", text), texts))
     assert found == [TOKENIZER.encode(text, add_special_tokens=False) for text in texts]
     assert counted.cache.num_bytes <= 2000
 
 
-@pytest.mark.parametrize("make", [lambda: tiny_tokenizer(None), tiny_tokenizer])
-@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_chats_have_the_same_ids_with_and_without_a_cache(make: Callable[[], Tokenizer], cache_bytes: int) -> None:
-    plain = make()
-    tokenizer = Tokenizer(plain._hf, cache_bytes=cache_bytes)
-    for _ in range(2):
-        assert tokenizer.encode_chat("".join(TURNS), "") == plain.encode("".join(TURNS), add_special_tokens=False)
+def test_a_tokenizer_without_a_cache_tokenizes_all() -> None:
+    text = "".join(TURNS)
+    assert tiny_tokenizer().encode_chat(text, "") == tiny_tokenizer().encode(text, add_special_tokens=False)
+
+
+def test_a_tokenizer_with_a_cache() -> None:
+    tokenizer, text = CountingTokenizer(), "".join(TURNS)
+    tokenizer.taken()
+    assert tokenizer.encode_chat(text, "") == TOKENIZER.encode(text, add_special_tokens=False)
+    assert tokenizer.taken() == text
+    assert tokenizer.encode_chat(text, "") == TOKENIZER.encode(text, add_special_tokens=False)
+    assert tokenizer.taken() == ""

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from openai_kv.piece_cache import PieceCache, PieceEncoder
 from openai_kv.text_cuts import TextCuts, find_cuts
+from openai_kv.tokenizer import Tokenizer
 
 START, END = "<|start|>", "<|end|>"
 TEMPLATE = f"{START}{END}"
@@ -30,6 +31,7 @@ class Fast:
             backend.normalizer = normalizer
         backend.add_special_tokens([*(tokens or map(special, (START, END)))])
         self.hf = PreTrainedTokenizerFast(tokenizer_object=backend)
+        self.hf.chat_template = TEMPLATE
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.hf.encode(text, add_special_tokens=False)
@@ -74,6 +76,15 @@ def test_cached_ids_are_those_of_the_tokenizer(kind: str, texts: list[str]) -> N
     for more in texts:
         text += more
         assert encoder.encode("", text) == fast.encode(text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(texts=st.lists(TEXTS.map("".join), min_size=1, max_size=4))
+def test_so_are_the_places_of_breakpoints(kind: str, texts: list[str]) -> None:
+    cached, plain = Tokenizer(KINDS[kind].hf, cache_bytes=4096), Tokenizer(KINDS[kind].hf)
+    text = "".join(texts)
+    for ends in (range(0, len(text) + 1, 3), range(len(text) + 1)):
+        assert cached.encode_to(text, ends, "") == plain.encode_to(text, ends, "")
 
 
 REFUSED = {

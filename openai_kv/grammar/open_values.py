@@ -1,6 +1,6 @@
 """Bounds for what a schema leaves open: JSON has none, and a small model that may write anything writes without end.
 
-llama.cpp's grammars and xgrammar's strict mode forbid what a schema doesn't describe; here it may come, not for ever.
+llama.cpp's grammars and xgrammar's strict mode forbid members beside described ones; here they may come, not for ever.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,7 +12,7 @@ from openai_kv.grammar.subschemas import Schema, mapped, walk
 MAX_LEVELS = 4  # of arrays and objects in each other
 MAX_ITEMS = 16
 MAX_MEMBERS = 16
-MAX_CHARACTERS = 200
+MAX_CHARACTERS = 500
 MAX_KEY_CHARACTERS = 64
 ALL_KINDS = ("null", "boolean", "number", "string", "array", "object")
 PLAIN_KINDS = ALL_KINDS[:4]

@@ -57,7 +57,9 @@ def check_schema(schema: Schema, limits: SchemaLimits) -> CheckedSchema:
         raise SchemaError(f"has {size} bytes; at most {limits.max_bytes} are allowed")
     check_form(schema)
     reader = SchemaReader()
-    enforced = bound_open_values(reader.read(schema, ""))
+    enforced = reader.read(schema, "")
+    if not reader.unenforced:  # else what looks open may be spelled out in what was left out
+        enforced = bound_open_values(enforced)
     if Measure(enforced).total() > MAX_SIZE:
         raise SchemaError("combines too many alternatives")
     return CheckedSchema(enforced, tuple(reader.unenforced))

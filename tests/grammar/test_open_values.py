@@ -9,14 +9,14 @@ from openai_kv.grammar.open_values import bound_open_values
 from openai_kv.grammar.schema import check_schema
 from tests.grammar.grammars import LIMITS, accepts, of_schema, walk
 
-LONG, TOO_LONG = "x" * 200, "x" * 201
+LONG, TOO_LONG = "x" * 500, "x" * 501
 MEMBERS = {f"k{number}": 1 for number in range(16)}
 # An open schema, the most that may be written, and what is beyond.
 BOUNDS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     ({}, [1, None, LONG, [1] * 16, MEMBERS, {"k" * 64: [[{}]]}], [TOO_LONG, [1] * 17, MEMBERS | {"k": 1}]),
     ({}, [[[[[1]]]], {"a": {"a": {"a": {"a": 1}}}}], [[[[[[]]]]], {"a": {"a": {"a": {"a": {}}}}}, {"k" * 65: 1}]),
     ({"minLength": 2}, ["ab", LONG, 1, [LONG]], ["a", TOO_LONG, [TOO_LONG]]),
-    ({"minLength": 300}, ["x" * 300, 1], ["x" * 299, "x" * 301]),
+    ({"minLength": 600}, ["x" * 600, 1], ["x" * 599, "x" * 601]),
     ({"minItems": 20}, [[1] * 20, 1], [[1] * 19, [1] * 21]),
     ({"items": {"type": "null"}}, [[None] * 16, LONG], [[None] * 17, TOO_LONG]),
     ({"type": "array"}, [[LONG] * 16], [[1] * 17, [TOO_LONG]]),
@@ -30,7 +30,7 @@ SPELLED_OUT: list[tuple[dict[str, Any], Any]] = [
     ({"type": "string"}, TOO_LONG),
     ({"type": ["string", "null"], "minLength": 2}, TOO_LONG),
     ({"pattern": "^x*$"}, TOO_LONG),
-    ({"maxLength": 300}, "x" * 300),
+    ({"maxLength": 600}, "x" * 600),
     ({"const": [[[[[TOO_LONG]]]]]}, [[[[[TOO_LONG]]]]]),
     ({"enum": [{"a": TOO_LONG}], "properties": {"a": {}}}, {"a": TOO_LONG}),
     ({"type": "array", "items": {"type": "string"}}, [TOO_LONG] * 17),
@@ -38,7 +38,7 @@ SPELLED_OUT: list[tuple[dict[str, Any], Any]] = [
     ({"type": "object", "additionalProperties": {"type": "string"}}, dict.fromkeys([*MEMBERS, "k" * 65], TOO_LONG)),
     ({"type": "object", "properties": {"k" * 65: {"type": "null"}}}, {"k" * 65: None}),
     ({"type": "object", "required": ["a"], "anyOf": [{"properties": {"a": {}}}]}, {"a": TOO_LONG}),
-    ({"$ref": "#/$defs/a", "maxLength": 300, "$defs": {"a": {}}}, "x" * 300),
+    ({"$ref": "#/$defs/a", "maxLength": 600, "$defs": {"a": {}}}, "x" * 600),
 ]  # fmt: skip
 
 
@@ -72,6 +72,10 @@ def test_a_schema_that_leaves_nothing_open_stays_as_it_is() -> None:
     closed = {**schema, "additionalProperties": False}
     assert bound_open_values(closed) is closed
     assert bound_open_values(schema) != schema
+
+
+def test_a_schema_that_lost_something_stays_as_it_is() -> None:
+    assert check_schema({"oneOf": [{"type": "string"}], "items": {}}, LIMITS).schema == {"items": {}}
 
 
 def test_definitions_of_the_clients_are_not_replaced() -> None:
