@@ -10,7 +10,7 @@ from threading import Lock
 
 from openai_kv.text_cuts import Encode, TextCuts
 
-ENTRY_BYTES = 300  # of the objects around a text and its ids
+ENTRY_BYTES = 500  # of the objects around a text and its ids
 
 
 class PieceCache:
