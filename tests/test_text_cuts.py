@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as BackendTokenizer
@@ -67,6 +67,7 @@ TEXTS = st.lists(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None, max_examples=50)
 @given(texts=st.lists(TEXTS.map("".join), min_size=1, max_size=4))
 def test_cached_ids_are_those_of_the_tokenizer(kind: str, texts: list[str]) -> None:
     fast = KINDS[kind]
@@ -79,6 +80,7 @@ def test_cached_ids_are_those_of_the_tokenizer(kind: str, texts: list[str]) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None, max_examples=50)
 @given(texts=st.lists(TEXTS.map("".join), min_size=1, max_size=4))
 def test_so_are_the_places_of_breakpoints(kind: str, texts: list[str]) -> None:
     cached, plain = Tokenizer(KINDS[kind].hf, cache_bytes=4096), Tokenizer(KINDS[kind].hf)
