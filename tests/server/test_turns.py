@@ -11,7 +11,8 @@ SECOND = [*MESSAGES, {"role": "assistant", "content": "It keeps."}, {"role": "us
 
 async def tokenized(server: Site, tokenizer: CountingTokenizer, path: str, key: str = "alice", **body: object) -> str:
     tokenizer.taken()
-    response = await server.post(path, {"messages": MESSAGES, **body}, authorization=f"Bearer {key}")
+    asked = {"model": "fake", "messages": MESSAGES, **body}
+    response = await server.post(path, asked, authorization=f"Bearer {key}")
     assert response.status_code == 200, response.text
     return tokenizer.taken()
 
