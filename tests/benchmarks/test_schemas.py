@@ -1,6 +1,9 @@
+from collections.abc import Mapping
+from typing import Any
+
 from benchmarks.schemas import chosen
 
-SCHEMAS = [{"const": number} for number in range(125)]
+SCHEMAS: list[Mapping[str, Any]] = [{"const": number} for number in range(125)]
 
 
 def test_a_schema_keeps_its_seed_whether_all_are_asked_for_or_some() -> None:
