@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from openai_kv.model_runner.attention.backend import LayerCache
+from openai_kv.model_runner.transfer import to_device
 from openai_kv.outputs import BlockCopy
 
 
@@ -77,8 +78,8 @@ class KVPool:
         if not copies:
             return
         device = self.layers[0].key.device
-        sources = torch.tensor([copy.source for copy in copies], device=device)
-        targets = torch.tensor([copy.target for copy in copies], device=device)
+        sources = to_device([copy.source for copy in copies], torch.int64, device)
+        targets = to_device([copy.target for copy in copies], torch.int64, device)
         for layer in self.layers:
             for blocks in (layer.key, layer.value):
                 blocks[targets] = blocks[sources]
