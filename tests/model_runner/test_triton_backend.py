@@ -10,7 +10,6 @@ import torch
 
 from tests.model_runner.attention_cases import Case, Step, answer, make_step, mixed_types
 
-os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
 from openai_kv.model_runner.attention.triton import TritonBackend

@@ -1,55 +1,32 @@
 """Paged attention for CUDA in Triton: prefill and decode rows in one launch, long contexts split (flash-decoding)."""
 
-from dataclasses import dataclass
-
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from openai_kv.model_runner.attention import triton_kernels as kernels
 from openai_kv.model_runner.attention.backend import AttentionOptions, LayerCache
 from openai_kv.model_runner.attention.metadata import AttentionMetadata
+from openai_kv.model_runner.attention.sdpa import SdpaBackend
+from openai_kv.model_runner.attention.tiling import Tiling, power_of_two
 
-KEYS_PER_SPLIT = 256  # fewer are not worth a launch's second half
-MAX_SPLITS = 64
-TILE_BYTES = 16384  # of K or V that a program holds at a time
 DOT_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-
-
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """How a step is cut: `block_q` rows of `group` heads in `block_m` lanes, `block_n` keys at a time, `splits`."""
-
-    num_tiles: int
-    block_m: int
-    block_q: int
-    block_n: int
-    splits: int
-
-    @classmethod
-    def of(cls, metadata: AttentionMetadata, group: int, kv_heads: int, row_bytes: int, programs: int) -> "Tiling":
-        """`row_bytes` of a padded key or value; `programs`: as many keep the device busy. From host numbers only."""
-        lanes = 16 if max(metadata.query_lens) == 1 or row_bytes > 512 else 64
-        block_m = max(lanes, triton.next_power_of_2(group))
-        block_q = block_m // group
-        num_tiles = sum(metadata.query_lens) // block_q + len(metadata.query_lens)
-        wanted = min(MAX_SPLITS, programs // (num_tiles * kv_heads), max(metadata.contexts) // KEYS_PER_SPLIT)
-        splits = 1 << max(0, wanted.bit_length() - 1)
-        return cls(num_tiles, block_m, block_q, min(64, max(16, TILE_BYTES // row_bytes)), splits)
 
 
 class TritonBackend:
     """Runs AttentionBackend.forward in Triton; nothing is read back from the device.
 
     Any block size and head size; sums in float32. Rows and pool of one half-precision type are multiplied in it, as
-    FlashAttention does it, all others in float32. `programs`: that many keep the device busy.
+    FlashAttention does it, all others in float32; what a pool of integers stands for `sdpa` knows. `programs`: that
+    many keep the device busy.
     """
 
     name = "triton"
+    replayable = True
 
     def __init__(self, programs: int) -> None:
         self._programs = programs
+        self._rest = SdpaBackend()
 
     @classmethod
     def on(cls, device: torch.device) -> "TritonBackend":
@@ -68,7 +45,9 @@ class TritonBackend:
         options: AttentionOptions,
         mass: Tensor | None,
     ) -> Tensor:
-        query, key, value = (rows if rows.stride(-1) == 1 else rows.contiguous() for rows in (query, key, value))
+        if not layer.key.dtype.is_floating_point:
+            return self._rest.forward(query, key, value, layer, metadata, options, mass)
+        query = query if query.stride(-1) == 1 else query.contiguous()
         write(layer, key, value, metadata.slot_mapping)
         call = _Call(query, layer, metadata, options, 1 if mass is not None else self._programs)
         output, sums, maxima = call.attend()
@@ -78,7 +57,8 @@ class TritonBackend:
 
 
 def write(layer: LayerCache, key: Tensor, value: Tensor, slot_mapping: Tensor) -> None:
-    """key and value [T, kv_heads, dim], contiguous in the last dimension, to the slots [T] of the layer's blocks."""
+    """key and value [T, kv_heads, dim] go to the slots [T] of the layer's blocks."""
+    key, value = (rows if rows.stride(-1) == 1 else rows.contiguous() for rows in (key, value))
     rows, kv_heads = key.shape[:2]
     strides = (key.stride(0), key.stride(1), value.stride(0), value.stride(1))
     key_dim, value_dim = key.shape[2], value.shape[2]
@@ -185,4 +165,4 @@ def _dot_type(query: Tensor, pool: Tensor) -> torch.dtype:
 
 def _pad(dim: int) -> int:
     """Triton's vectors have powers of two elements, its matrix products at least 16."""
-    return max(16, int(triton.next_power_of_2(dim)))
+    return max(16, power_of_two(dim))

@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 # A program takes a tile of queries: BLOCK_Q rows of one request, and of each all GROUP query heads that share one K/V
-# head, so K and V are read once for them. Lane m of the tile's BLOCK_M is row m // GROUP, head m % GROUP.
+# head, so K and V are read once for them. Lane m of the tile's BLOCK_M is row m // GROUP, head m % GROUP. Numbers that
+# change from step to step are not specialized on: that would compile in the middle of serving.
 
 
 @triton.jit
@@ -81,7 +82,7 @@ def scores_of(
     return tl.where(visible, scores, float("-inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_requests", "num_rows", "table_row"])
 def attend(
     output,
     sums,
@@ -177,7 +178,7 @@ def attend(
     tl.store(output + target, values.to(output.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_places"])
 def merge(
     output,
     parts,
@@ -205,7 +206,7 @@ def merge(
     tl.store(target, (values / total).to(output.dtype.element_ty), mask=dims < VALUE_DIM)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_requests", "table_row"])
 def weigh(
     mass,
     sums,
