@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from openai_kv.model_runner.attention.backend import AttentionOptions, LayerCache
 from openai_kv.model_runner.attention.interface import PagedStep
@@ -65,7 +65,7 @@ def runner() -> ModelRunner:
     """On the meta device, which computes nothing and has nothing to read."""
     runner = Driver("llama").runner
     shapes = measure(runner.model)
-    runner.model.model.to(META)
+    nn.Module.to(runner.model.model, META)
     runner.device, runner.backend = META, NoAttention()
     runner.kv_pool = KVPool.allocate(shapes.layers, num_blocks=64, block_size=16, dtype=torch.float32, device=META)
     runner.hidden_slots = HiddenSlots(8, shapes.hidden_size, torch.float32, META)
@@ -120,18 +120,19 @@ def test_replaying_reads_nothing(runner: ModelRunner) -> None:
 
 def test_triton_attention_doesnt_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    from openai_kv.model_runner.attention import triton
+    from openai_kv.model_runner.attention import triton_kernels
+    from openai_kv.model_runner.attention.triton import TritonBackend
 
     launched: list[str] = []
     for name in ("write", "attend", "merge", "weigh"):
-        monkeypatch.setattr(triton.kernels, name, _Kernel(name, launched))
+        monkeypatch.setattr(triton_kernels, name, _Kernel(name, launched))
     step = make_step(Case(contexts=(1, 37, 2000)), torch.bfloat16)
-    rows = [tensor.to(META) for tensor in (step.query, step.key, step.value)]
+    query, key, value = (tensor.to(META) for tensor in (step.query, step.key, step.value))
     layer = LayerCache(step.layer.key.to(META), step.layer.value.to(META))
     metadata = _on_meta(step.metadata)
     with Waits() as waits:
         for mass in (None, torch.zeros(len(layer.key), device=META)):
-            triton.TritonBackend(1000).forward(*rows, layer, metadata, step.options, mass)
+            TritonBackend(1000).forward(query, key, value, layer, metadata, step.options, mass)
     assert waits.read_backs == 0
     assert launched == ["write", "attend", "merge", "write", "attend", "weigh"]
 

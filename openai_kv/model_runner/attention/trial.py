@@ -80,5 +80,12 @@ def _metadata(shape: Shape, device: torch.device) -> tuple[AttentionMetadata, in
         slots.append(table[positions // shape.block_size] * shape.block_size + positions % shape.block_size)
     starts = torch.tensor([0, *shape.queries]).cumsum(0, dtype=torch.int32)
     contexts = torch.tensor(shape.contexts, dtype=torch.int32)
-    tensors = (tensor.to(device) for tensor in (torch.cat(slots), tables, starts, contexts))
-    return AttentionMetadata(*tensors, shape.queries, shape.contexts), sum(counts)
+    metadata = AttentionMetadata(
+        slot_mapping=torch.cat(slots).to(device),
+        block_tables=tables.to(device),
+        query_starts=starts.to(device),
+        context_lens=contexts.to(device),
+        query_lens=shape.queries,
+        contexts=shape.contexts,
+    )
+    return metadata, sum(counts)

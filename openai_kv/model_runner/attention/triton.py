@@ -62,9 +62,9 @@ def write(layer: LayerCache, key: Tensor, value: Tensor, slot_mapping: Tensor) -
     rows, kv_heads = key.shape[:2]
     strides = (key.stride(0), key.stride(1), value.stride(0), value.stride(1))
     key_dim, value_dim = key.shape[2], value.shape[2]
-    pads = _pad(key_dim), _pad(value_dim)
+    pads = power_of_two(kv_heads), _pad(key_dim), _pad(value_dim)
     shape = (kv_heads, layer.block_size, key_dim, value_dim, *pads)
-    kernels.write[(rows, kv_heads)](layer.key, layer.value, key, value, slot_mapping, *strides, *shape, num_warps=1)
+    kernels.write[(rows,)](layer.key, layer.value, key, value, slot_mapping, *strides, *shape)
 
 
 class _Call:

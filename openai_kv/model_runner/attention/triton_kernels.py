@@ -1,5 +1,5 @@
 """Triton kernels of paged attention; with TRITON_INTERPRET=1 they run on the CPU, for tests."""
-# mypy: allow-untyped-defs, allow-untyped-decorators, allow-untyped-calls
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 import triton
 import triton.language as tl
@@ -24,19 +24,23 @@ def write(
     BLOCK_SIZE: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
+    HEADS_PAD: tl.constexpr,
     KEY_PAD: tl.constexpr,
     VALUE_PAD: tl.constexpr,
 ):
-    """Grid (rows, K/V heads): K and V of one row and head go to the row's slot, in the pool's dtype."""
-    row, head = tl.program_id(0), tl.program_id(1)
+    """Grid (rows,): K and V of one row go to the row's slot, in the pool's dtype."""
+    row = tl.program_id(0)
     slot = tl.load(slots + row)
-    target = (slot // BLOCK_SIZE * KV_HEADS + head) * BLOCK_SIZE + slot % BLOCK_SIZE
-    dims = tl.arange(0, KEY_PAD)
-    given = tl.load(key + row * key_row + head * key_head + dims, mask=dims < KEY_DIM)
-    tl.store(key_blocks + target * KEY_DIM + dims, given.to(key_blocks.dtype.element_ty), mask=dims < KEY_DIM)
-    dims = tl.arange(0, VALUE_PAD)
-    given = tl.load(value + row * value_row + head * value_head + dims, mask=dims < VALUE_DIM)
-    tl.store(value_blocks + target * VALUE_DIM + dims, given.to(value_blocks.dtype.element_ty), mask=dims < VALUE_DIM)
+    heads = tl.arange(0, HEADS_PAD)[:, None]
+    target = (slot // BLOCK_SIZE * KV_HEADS + heads) * BLOCK_SIZE + slot % BLOCK_SIZE
+    dims = tl.arange(0, KEY_PAD)[None, :]
+    mask = (heads < KV_HEADS) & (dims < KEY_DIM)
+    given = tl.load(key + row * key_row + heads * key_head + dims, mask=mask)
+    tl.store(key_blocks + target * KEY_DIM + dims, given.to(key_blocks.dtype.element_ty), mask=mask)
+    dims = tl.arange(0, VALUE_PAD)[None, :]
+    mask = (heads < KV_HEADS) & (dims < VALUE_DIM)
+    given = tl.load(value + row * value_row + heads * value_head + dims, mask=mask)
+    tl.store(value_blocks + target * VALUE_DIM + dims, given.to(value_blocks.dtype.element_ty), mask=mask)
 
 
 @triton.jit

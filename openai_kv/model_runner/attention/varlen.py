@@ -1,6 +1,7 @@
 """FlashAttention 3 or 4 over the block tables, by torch's varlen_attn, where one of them is installed."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ class VarlenBackend:
     name = "varlen"
     replayable = True
 
-    def __init__(self, attend: Callable[..., Tensor], rest: AttentionBackend) -> None:
+    def __init__(self, attend: Callable[..., Any], rest: AttentionBackend) -> None:
         self._attend = attend
         self._rest = rest
 
@@ -38,7 +39,7 @@ class VarlenBackend:
         if mass is not None or not _takes(query, layer, options):
             return self._rest.forward(query, key, value, layer, metadata, options, mass)
         write(layer, key, value, metadata.slot_mapping)
-        return self._attend(
+        output: Tensor = self._attend(
             query,
             layer.key.transpose(1, 2),
             layer.value.transpose(1, 2),
@@ -52,6 +53,7 @@ class VarlenBackend:
             seqused_k=metadata.context_lens,
             block_table=metadata.block_tables,
         )
+        return output
 
 
 def load_varlen_backend(rest: AttentionBackend) -> VarlenBackend:
