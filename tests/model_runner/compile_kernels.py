@@ -18,8 +18,8 @@ POINTERS = {
     "slots": "*i64",
 }
 CONSTANTS: dict[str, Any] = {
-    "GROUP": 3, "KV_HEADS": 3, "BLOCK_SIZE": 7, "KEY_DIM": 80, "VALUE_DIM": 80, "KEY_PAD": 128, "VALUE_PAD": 128, "HEADS_PAD": 4,
-    "BLOCK_M": 64, "BLOCK_Q": 21, "BLOCK_N": 64, "SPLITS": 2, "DOT": tl.bfloat16, "WINDOW": 100,
+    "GROUP": 3, "KV_HEADS": 3, "BLOCK_SIZE": 7, "KEY_DIM": 80, "VALUE_DIM": 80, "KEY_PAD": 128, "VALUE_PAD": 128,
+    "HEADS_PAD": 4, "BLOCK_M": 64, "BLOCK_Q": 21, "BLOCK_N": 64, "SPLITS": 2, "DOT": tl.bfloat16, "WINDOW": 100,
     "HAS_SOFTCAP": True, "HAS_SINKS": True,
 }  # fmt: skip
 
