@@ -47,7 +47,7 @@ def run(plan: Plan, report: Report) -> None:
     report.add("machine", partial(machine, plan.device))
     found = list(backends(plan.device))
     for backend in found[:-1]:
-        check = partial(check_kernels, backend, plan.device, plan.block_sizes, plan.head_dims)
+        check = partial(check_kernels, backend, plan.device, plan.shapes)
         report.add(f"kernels {backend.name}", check)
     for dtype in (torch.float32, torch.bfloat16):
         report.add(f"tokens {dtype}", partial(tokens, plan, found[0], dtype))

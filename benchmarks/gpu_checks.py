@@ -16,21 +16,20 @@ from openai_kv.model_runner.model_runner import ModelRunner
 NEAR_TIE = 1e-3  # of logits: below it either token is right
 
 
-def check_kernels(
-    backend: AttentionBackend, device: torch.device, block_sizes: Sequence[int], head_dims: Sequence[int]
-) -> list[dict[str, Any]]:
+def check_kernels(backend: AttentionBackend, device: torch.device, shapes: Sequence[Shape]) -> list[dict[str, Any]]:
     """One entry per shape and type: the largest difference from `sdpa` over all options of a layer."""
-    entries = []
-    for block_size in block_sizes:
-        for head_dim in head_dims:
-            shape = Shape(block_size, head_dim)
-            for dtype, tolerance in TOLERANCES.items():
-                found = max(
-                    disagreement(backend, device, shape, dtype, options) for options in options_of(head_dim, device)
-                )
-                entry = {"block_size": block_size, "head_dim": head_dim, "dtype": str(dtype), "difference": found}
-                entries.append({**entry, "ok": found < tolerance})
-    return entries
+    return [
+        _held(backend, device, shape, dtype, tolerance) for shape in shapes for dtype, tolerance in TOLERANCES.items()
+    ]
+
+
+def _held(
+    backend: AttentionBackend, device: torch.device, shape: Shape, dtype: torch.dtype, tolerance: float
+) -> dict[str, Any]:
+    options = options_of(shape.head_dim, device)
+    found = max(disagreement(backend, device, shape, dtype, option) for option in options)
+    sizes = {"block_size": shape.block_size, "head_dim": shape.head_dim, "dtype": str(dtype)}
+    return {**sizes, "difference": found, "ok": found < tolerance}
 
 
 def check_tokens(

@@ -9,6 +9,11 @@ from typing import Any
 
 import torch
 
+from openai_kv.model_runner.attention.trial import Shape
+
+BLOCK_SIZES = (1, 7, 16, 64, 256)
+HEAD_DIMS = (80, 128, 256)  # with the usual block size: each pair is compiled anew, which takes seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -18,8 +23,7 @@ class Plan:
     checked: str = "135m"
     shape: str = "8b"
     dtype: torch.dtype = torch.bfloat16
-    block_sizes: tuple[int, ...] = (1, 7, 16, 64, 256)
-    head_dims: tuple[int, ...] = (64, 80, 128, 256)
+    shapes: tuple[Shape, ...] = (*(Shape(size) for size in BLOCK_SIZES), *(Shape(head_dim=dim) for dim in HEAD_DIMS))
     batches: tuple[int, ...] = (1, 8, 64, 256)
     context: int = 1024
     prefills: tuple[int, ...] = (512, 2048, 8192)
@@ -31,7 +35,7 @@ class Plan:
 
 
 def dry_plan() -> Plan:
-    sizes: dict[str, Any] = {"block_sizes": (7,), "head_dims": (16,), "batches": (1, 3), "prefills": (20,)}
+    sizes: dict[str, Any] = {"shapes": (Shape(7, 16),), "batches": (1, 3), "prefills": (20,)}
     lengths: dict[str, Any] = {
         "context": 20,
         "steps": 1,

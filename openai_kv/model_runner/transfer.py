@@ -15,4 +15,6 @@ def to_device(numbers: Sequence[float] | NDArray[Any], dtype: torch.dtype, devic
     which torch keeps for as long as the copy needs it.
     """
     tensor = torch.as_tensor(numbers, dtype=dtype)
-    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=device.type != "mps")  # on MPS the copy might outlive the numbers

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
+from benchmarks.gpu_plan import Report
 from openai_kv.config import default_home
 from openai_kv.model_runner.attention.backend import AttentionBackend
 from openai_kv.model_runner.attention.select import select_backend
@@ -41,5 +42,5 @@ def test_a_check_that_fails_and_what_has_no_time_left_are_named(
     monkeypatch.setattr(gpu, "backends", cpu_backends)
     assert dry_run(tmp_path / "gpu.json", "--seconds", "-1") == 1
     assert "bandwidth: no time left" in json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))["problems"]
-    report = gpu.Report(0.0, {"kernels x": [{"ok": False}], "tokens torch.float32": {"worst_gap": 1.0}})
+    report = Report(0.0, {"kernels x": [{"ok": False}], "tokens torch.float32": {"worst_gap": 1.0}})
     assert [line.split(":")[0] for line in gpu.failures(report)] == ["kernel", "tokens"]
