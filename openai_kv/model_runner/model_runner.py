@@ -200,9 +200,9 @@ class ModelRunner:
         return found
 
 
-def _leading_blocks(request: ScheduledRequest) -> Sequence[int]:
+def _leading_blocks(request: ScheduledRequest) -> tuple[int, ...]:
     """Requests that begin with the same blocks come one after another: attention reads these once for all of them."""
-    return request.block_ids[:LEADING_BLOCKS]
+    return tuple(request.block_ids[:LEADING_BLOCKS])
 
 
 def _by_request(running: Sequence[ScheduledRequest], states: Tensor) -> dict[str, Tensor]:
