@@ -101,6 +101,7 @@ class EngineBuilder:
             optimize=engine.optimize,
             quantization=model.quantization,
             batch_invariant=engine.batch_invariant,
+            cuda_graphs=engine.cuda_graphs,
         )
 
     def _manager(self, runner: ModelRunner) -> KVCacheManager:

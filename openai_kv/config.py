@@ -122,7 +122,10 @@ class EngineSettings(Section):
     max_num_batched_tokens: int = Field(
         0, ge=0, description="most tokens in one step; 0 = 512 on the CPU, 2048 elsewhere, at least max_num_seqs"
     )
-    attention_backend: Literal["auto", "sdpa", "cpu"] = Field("auto", description="attention backend")
+    attention_backend: Literal["auto", "sdpa", "cpu", "triton", "varlen"] = Field(
+        "auto", description="attention backend: auto, sdpa, cpu, triton (CUDA) or varlen (CUDA, FlashAttention 3 or 4)"
+    )
+    cuda_graphs: bool = Field(True, description="record decode steps once and replay them; CUDA only")
     optimize: bool = Field(True, description="pack weights and fuse layers where a check at start finds them equal")
     batch_invariant: bool = Field(False, description="same bits however a prompt is cut, batched or cached; CPU only")
     speculation: Literal["off", "ngram", "tree", "auto"] = Field(
