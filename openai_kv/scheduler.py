@@ -1,13 +1,15 @@
 """Decides each step's work: who runs, how many tokens, who waits, who is pushed back. After vLLM's scheduler."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from sortedcontainers import SortedKeyList
 
 from openai_kv.cache.hit import CacheHit
 from openai_kv.cache.manager import NOTHING, KVCacheManager
+from openai_kv.drafting.drafter import Drafter
+from openai_kv.drafting.rows import DraftRows
 from openai_kv.herd import Herd
 from openai_kv.metrics import CacheStats
 from openai_kv.outputs import BlockCopy, BlockLoad, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
@@ -53,6 +55,7 @@ class Scheduler:
         *,
         clock: Callable[[], float] = time.monotonic,
         on_started: Callable[[Request], None] | None = None,
+        drafter: Drafter | None = None,
         tiers: Tiers | None = None,
     ) -> None:
         self.manager = manager
@@ -70,6 +73,8 @@ class Scheduler:
         self._stop_check = StopCheck(text, limits.eos_token_ids, limits.max_model_len)
         self._clock = clock
         self._on_started = on_started
+        self._drafter = drafter or Drafter((), float, 0)
+        self._draft_rows = DraftRows(self._drafter, manager, limits.max_model_len)
         self._step = 0
         self._unreported_change = False
 
@@ -130,6 +135,7 @@ class Scheduler:
         self._schedule_running(plan)
         if not plan.preempted:
             self._schedule_waiting(plan)
+            self._add_drafts(plan)
         saves, loads = self.manager.take_saves(), tuple(load for each in plan.loads.values() for load in each)
         self.awaits_tiers = not (plan.requests or saves or loads) and self._promotion.has_news_to_come
         return SchedulerOutput(
@@ -231,12 +237,19 @@ class Scheduler:
             if self._on_started is not None:
                 self._on_started(request)
 
-    def _rows(self, request: Request, num_tokens: int, hidden_slot: int | None = None) -> ScheduledRequest:
+    def _add_drafts(self, plan: _Plan) -> None:
+        chosen = self._draft_rows.choose(self.running, plan.requests, plan.budget)
+        for request, drafts in chosen.items():
+            plan.requests[request.request_id] = self._rows(request, 1, drafts=drafts)
+
+    def _rows(
+        self, request: Request, num_tokens: int, hidden_slot: int | None = None, *, drafts: Sequence[int] = ()
+    ) -> ScheduledRequest:
         start = request.num_computed_tokens
         complete = start + num_tokens == len(request.token_ids)
         return ScheduledRequest(
             request_id=request.request_id,
-            token_ids=request.token_ids[start : start + num_tokens],
+            token_ids=[*request.token_ids[start : start + num_tokens], *drafts],
             num_computed_tokens=start,
             block_ids=self.manager.block_ids(request.request_id),
             samples=complete and request.params.max_tokens > 0,
@@ -250,6 +263,7 @@ class Scheduler:
             prompt_logprobs=request.params.prompt_logprobs if request.lacks_prompt_logprobs else None,
             constraint=request.constraint,
             pooling=request.params.pooling if complete or request.params.pooling is Pooling.MEAN else None,
+            num_drafts=len(drafts),
         )
 
     def _reserve_slot(self, request: Request) -> int | None:
@@ -269,16 +283,17 @@ class Scheduler:
         self._promotion.speed.observe(scheduled.num_tokens, self._clock() - scheduled.time)
         updated = [self._requests[item.request_id] for item in scheduled.requests]
         for request, item in zip(updated, scheduled.requests, strict=True):
-            self._cache(request, item)
+            self._cache(request, len(item.token_ids) - item.num_drafts)
             request.prompt_logprobs.extend(output.prompt_logprobs.get(request.request_id, ()))
             if request.request_id in output.pooled:
                 request.pool(output.pooled[request.request_id])
-            self._append(request, output)
+            self._take(request, item, output)
         return updated
 
-    def _cache(self, request: Request, item: ScheduledRequest) -> None:
+    def _cache(self, request: Request, num_tokens: int) -> None:
+        """That many tokens more have their K and V."""
         before, size = request.num_computed_tokens, self.manager.block_size
-        after = request.num_computed_tokens = before + len(item.token_ids)
+        after = request.num_computed_tokens = before + num_tokens
         self._settle(request)
         prompt_done = before < request.num_prompt_tokens <= after
         if prompt_done or before // size != after // size:
@@ -300,19 +315,27 @@ class Scheduler:
             found = self.manager.count_promoted(request.info, outcome.hit, outcome.promoted, count=request.choice == 0)
             request.num_cached_tokens, request.hit_kind = found.num_tokens, found.kind
 
-    def _append(self, request: Request, output: ModelRunnerOutput) -> None:
-        token_id = output.sampled_token_ids.get(request.request_id)
-        if token_id is not None:
-            request.token_ids.append(token_id)
-            if request.request_id in output.logprobs:
-                request.logprobs.append(output.logprobs[request.request_id])
-            if request.constraint is not None:
-                request.constraint.advance(token_id)
-            self._stop(request, token_id)
-        elif request.params.max_tokens == 0 and request.num_computed_tokens == request.num_prompt_tokens:
+    def _take(self, request: Request, item: ScheduledRequest, output: ModelRunnerOutput) -> None:
+        """The tokens that it said, up to its end."""
+        token_ids = output.sampled_token_ids.get(request.request_id, ())
+        logprobs = output.logprobs.get(request.request_id, ())
+        self._drafter.observe(request.request_id, token_ids)
+        for index, token_id in enumerate(token_ids):
+            if index:
+                self._cache(request, 1)  # the draft before this token was right, so its K and V are
+            request.logprobs.extend(logprobs[index : index + 1])
+            self._append(request, token_id)
+            if request.finish_reason is not None:
+                return
+        if item.num_drafts:
+            self.manager.trim_slots(request.request_id, request.num_computed_tokens)
+        if request.params.max_tokens == 0 and request.num_computed_tokens == request.num_prompt_tokens:
             self._finish(request, FinishReason.LENGTH if request.params.pooling is None else FinishReason.STOP)
 
-    def _stop(self, request: Request, token_id: int) -> None:
+    def _append(self, request: Request, token_id: int) -> None:
+        request.token_ids.append(token_id)
+        if request.constraint is not None:
+            request.constraint.advance(token_id)
         reason = self._stop_check.take(request, token_id)
         if reason is not None:
             self._finish(request, reason)
@@ -327,6 +350,7 @@ class Scheduler:
         self.ended.append(request)
         self._herd.forget(request)
         self._promotion.forget(request)
+        self._drafter.forget(request.request_id)
         del self._requests[request.request_id]
         request.cache_write_tokens = self.manager.cache_write_tokens(request.request_id)
         self.manager.finish(request.info)

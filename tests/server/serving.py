@@ -181,6 +181,7 @@ def make_context(
             cache_clock=cache_clock,
             tiers=Tiers([TierThread(tier, INFO) for tier in tiers], block_bytes=1024, observer=group),
             rules=[DemotionRule(tier.demotion) for tier in tiers],
+            speculation=tree.engine.speculation,
         )
         if seconds_a_token is not None:
             engine.scheduler._promotion.speed = FixedSpeed(seconds_a_token, seconds_a_token)
