@@ -12,6 +12,8 @@ from openai_kv.request import FinishReason, Pooling, SamplingParams, TokenConstr
 class BlockCopy:
     """Copy-on-write: the first `num_tokens` slots of block `source` go to block `target`, in every layer.
 
+    In those of a window group it is from `window_source` to `window_target`, blocks of that group's pool.
+
     A step's copies all happen before its forward pass, as if all sources were read before any target is written:
     a source may be evicted and handed out again within the same step.
     """
@@ -19,6 +21,8 @@ class BlockCopy:
     source: int
     target: int
     num_tokens: int
+    window_source: int = 0
+    window_target: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class ScheduledRequest:
     """One request's rows of a step.
 
     `token_ids` run at positions `num_computed_tokens ..`; their K and V go to the blocks of `block_ids` (the whole
-    block table). `samples`: the last row is sampled. With `hidden_slot` (an exact hit) there are no rows, the stored
+    block table), in layers of a window group to those of `window_block_ids`. `samples`: the last row is sampled. With `hidden_slot` (an exact hit) there are no rows, the stored
     hidden state is sampled. `store_slot`: keep the last row's hidden state there. Slots are read before any is written.
     `seed`, `choice` and the number of output tokens name the draw. `prompt_token_ids`, `output_token_ids` are for
     penalties. `prompt_logprobs`: report this many at every row that a token of the prompt follows; None: no report.
@@ -48,6 +52,7 @@ class ScheduledRequest:
     prompt_logprobs: int | None = None
     constraint: TokenConstraint | None = None
     pooling: Pooling | None = None
+    window_block_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,8 @@ class ModelRunnerOutput:
 class ModelInfo:
     """What the rest of the server needs to know of the loaded model.
 
-    `block_bytes`: bytes of K and V of one block over all layers.
+    `block_bytes`: bytes of K and V of one block over all layers but those of a window group: `num_window_layers`, which
+    see `window` tokens, and whose blocks take `window_block_bytes`.
     """
 
     name: str
@@ -100,6 +106,9 @@ class ModelInfo:
     attention_backend: str
     block_bytes: int
     fingerprint: str
+    window: int = 0
+    num_window_layers: int = 0
+    window_block_bytes: int = 0
 
 
 class ModelRunner(Protocol):

@@ -28,6 +28,10 @@ class Block:
     `ref_count` counts running requests, `pin_count` hard pins and `soft_count` soft pins that keep it; `pins` are those
     that end in it. `node` is the radix tree node it is in, None: not cached. `in_memory`: its writer wanted it in no
     slower tier. `attention` gathers attention mass until the block is cached and a policy may hear of it.
+
+    `window_id` is the block of the window group's pool with its part for layers that see a window only, 0: none (see
+    WindowPool). `window_refs`, `window_pins`, `window_soft` count who needs that part; `window_revived`: it was lost
+    and computed anew.
     """
 
     __slots__ = (
@@ -54,6 +58,11 @@ class Block:
         "soft_count",
         "token_ids",
         "turn",
+        "window_id",
+        "window_pins",
+        "window_refs",
+        "window_revived",
+        "window_soft",
     )
 
     def __init__(self, block_id: int) -> None:
@@ -61,6 +70,7 @@ class Block:
         self.ref_count = 0
         self.pin_count = self.soft_count = 0
         self.pins: tuple[Pin, ...] = ()
+        self.window_id = self.window_refs = self.window_pins = self.window_soft = 0
         self.clear()
 
     def clear(self) -> None:
@@ -80,6 +90,7 @@ class Block:
         self.turn = 1
         self.session_id: str | None = None
         self.in_memory = False
+        self.window_revived = False
 
     def acquire(self) -> None:
         self.ref_count += 1

@@ -13,6 +13,7 @@ from openai_kv.cache.integrity import check_integrity
 from openai_kv.cache.pin import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.cache.prefix_pins import PrefixPins
+from openai_kv.cache.radix_tree import PrefixMatch
 from openai_kv.cache.snapshot import Snapshot
 from openai_kv.cache.stats import cache_stats
 from openai_kv.cache.store import BlockStore
@@ -27,7 +28,8 @@ class KVCacheManager:
     """A request's way: `lookup`, `admit`, then `allocate_slots` and `cache_blocks` as it grows, `free`, `finish`.
 
     A preempted request is freed and admitted again; `finish` comes once, at its very end. `num_hidden_slots` bounds the
-    exact index. One thread only.
+    exact index. Where layers see only `window` tokens, `num_window_blocks` is the size of their pool, and `slide` gives
+    back what a request has left behind. One thread only.
     """
 
     def __init__(
@@ -40,6 +42,8 @@ class KVCacheManager:
         clock: Callable[[], float] = time.monotonic,
         observer: CacheObserver | None = None,
         pin_limits: PinLimits | None = None,
+        window: int = 0,
+        num_window_blocks: int = 0,
     ) -> None:
         self.block_size = block_size
         self._observer = observer or NullObserver()
@@ -51,6 +55,8 @@ class KVCacheManager:
             clock=clock,
             observer=self._observer,
             pin_limits=pin_limits,
+            window=window,
+            num_window_blocks=num_window_blocks,
         )
         self.pins = PrefixPins(self.store)
         self.epoch = time.time() - clock()  # what the clock's zero is in Unix time
@@ -65,40 +71,69 @@ class KVCacheManager:
             return NOTHING
         tokens = tuple(token_ids)
         entry = self.store.exact.get(info.namespace, tokens)
-        if entry is not None:
-            return self._exact_hit(len(tokens), entry)
-        match = self.store.tree.find_prefix(info.namespace, tokens[:-1])
+        hit = self._exact_hit(len(tokens), entry) if entry is not None else None
+        return hit or self._radix_hit(self.store.tree.find_prefix(info.namespace, tokens[:-1]))
+
+    def _radix_hit(self, match: PrefixMatch) -> CacheHit:
         num_tokens = len(match.blocks) * self.block_size + match.tail_tokens
+        usable = self.store.windows.reach(match.matched, num_tokens)
+        if usable < num_tokens:
+            blocks = match.blocks[: usable // self.block_size]
+            return CacheHit(HitKind.RADIX if blocks else HitKind.MISS, usable, tuple(blocks), None, 0, None)
         kind = HitKind.PARTIAL if match.tail else HitKind.RADIX if match.blocks else HitKind.MISS
         return CacheHit(kind, num_tokens, tuple(match.blocks), match.tail, match.tail_tokens, None)
 
-    def _exact_hit(self, num_tokens: int, entry: ExactEntry) -> CacheHit:
+    def _exact_hit(self, num_tokens: int, entry: ExactEntry) -> CacheHit | None:
+        """None: what its end sees has lost its window part."""
         chain = tuple(self.store.tree.chain(entry.tail))
+        if self.store.windows.reach(chain, num_tokens) < num_tokens:
+            return None
         tail_tokens = num_tokens % self.block_size
         if not tail_tokens:
             return CacheHit(HitKind.EXACT, num_tokens, chain, None, 0, entry.slot)
         return CacheHit(HitKind.EXACT, num_tokens, chain[:-1], entry.tail, tail_tokens, entry.slot)
 
     def admit(
-        self, info: RequestInfo, hit: CacheHit, num_tokens: int, *, count: bool = True, spare: int = 0
+        self,
+        info: RequestInfo,
+        hit: CacheHit,
+        num_tokens: int,
+        *,
+        count: bool = True,
+        spare: int = 0,
+        window_tokens: int | None = None,
     ) -> tuple[BlockCopy, ...] | None:
         """Take `hit` (of a look-up since which nothing changed) and a block table for `num_tokens`, the hit included.
 
         Returns the copies to make before the next forward pass, or None: it does not fit and nothing changed.
         It does not fit either if fewer than `spare` blocks would be left for others to grow.
         `count` False for a request that comes back from preemption: it was counted when it was first admitted.
+        Of the first `window_tokens` (None: all) it gets the window parts, what follows is left to `allocate_slots`.
         """
         assert num_tokens >= hit.num_tokens, "a table must hold what was hit"
-        if self._tables.num_blocks(num_tokens) - len(hit.blocks) + spare > self.store.room(hit.blocks):
+        window_tokens = num_tokens if window_tokens is None else window_tokens
+        if not self._fits(hit, num_tokens, window_tokens, spare):
             return None
+        tail_part = hit.tail.window_id if hit.tail is not None else 0  # its block may be evicted for this request
         if count:
             self._count_lookup(info, hit)
         self._take(info, hit, resumed=not count)
         allocation = self._tables.open(info, hit)
         self._tables.extend(allocation, num_tokens)
+        self._tables.extend_window(allocation, window_tokens)
         if hit.tail is None:
             return ()
-        return (BlockCopy(hit.tail.block_id, allocation.block_ids[len(hit.blocks)], hit.tail_tokens),)
+        target = allocation.blocks[len(hit.blocks)]
+        return (BlockCopy(hit.tail.block_id, target.block_id, hit.tail_tokens, tail_part, target.window_id),)
+
+    def _fits(self, hit: CacheHit, num_tokens: int, window_tokens: int, spare: int) -> bool:
+        if self._tables.num_blocks(num_tokens) - len(hit.blocks) + spare > self.store.room(hit.blocks):
+            return False
+        windows = self.store.windows
+        if not windows.window:
+            return True
+        new = windows.end(window_tokens) - len(hit.blocks)
+        return new + spare <= windows.room(hit.blocks[windows.first(hit.num_tokens) :])
 
     def _count_lookup(self, info: RequestInfo, hit: CacheHit) -> None:
         self.store.counters.count_lookup(info, hit)
@@ -116,17 +151,29 @@ class KVCacheManager:
     # Growth
 
     def allocate_slots(self, request_id: str, num_tokens: int) -> bool:
-        """Let the block table hold `num_tokens` in all; False: it does not fit and nothing changed."""
+        """Let the block table hold `num_tokens` in all, with window parts; False: no room, and nothing changed."""
         allocation = self._tables[request_id]
         if self._tables.num_blocks(num_tokens) - len(allocation.blocks) > self.store.room():
             return False
+        if self._tables.num_missing_parts(allocation, num_tokens) > self.store.windows.room():
+            return False
         if num_tokens > allocation.num_tokens:
             self._tables.extend(allocation, num_tokens)
+        self._tables.extend_window(allocation, num_tokens)
         return True
+
+    def slide(self, request_id: str, num_tokens: int) -> None:
+        """`num_tokens` are computed: what the window has left behind is let go, and stays where it is cached."""
+        if self.store.windows.window:
+            self._tables.slide(self._tables[request_id], num_tokens)
 
     def block_ids(self, request_id: str) -> list[int]:
         """The block table: position p of the request is in slot p % block_size of block p // block_size of it."""
         return self._tables[request_id].block_ids.copy()
+
+    def window_block_ids(self, request_id: str) -> list[int]:
+        """The same in the window group's pool, as far as it is needed by now; 0, the null block, behind the window."""
+        return self._tables[request_id].window_ids.copy()
 
     # Caching
 
@@ -159,10 +206,13 @@ class KVCacheManager:
             allocation.written.store(end, allocation.info.num_prompt_tokens)
             return
         allocation.written.settle(end)
-        if len(tokens) == self.block_size:
-            self.store.share([held])
-            allocation.replace(index, held)
-            self.store.release([block])
+        if len(tokens) == self.block_size or self._lost(held, tokens):
+            self._tables.replace(allocation, index, held)
+
+    def _lost(self, held: Block, tokens: TokenIds) -> bool:
+        """Whether `held`, in no other way than ours but without its window part, is nobody's: it may become ours."""
+        windows = self.store.windows
+        return windows.window > 0 and not held.window_id and not held.ref_count and held.token_ids == tokens
 
     # Exact prompts
 
