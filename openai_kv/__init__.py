@@ -21,6 +21,7 @@ from openai_kv.metrics import (
     RequestStats,
     ServerInfo,
     StepStats,
+    WindowStats,
 )
 from openai_kv.metrics_exporter import METRICS_CONTRACT_VERSION, MetricsExporter
 from openai_kv.parsing.output import Output, Reading
@@ -58,6 +59,7 @@ __all__ = [
     "StepStats",
     "Tool",
     "ToolParser",
+    "WindowStats",
     "__version__",
     "hookimpl",
     "json_of",

@@ -30,11 +30,12 @@ class ScheduledRequest:
     """One request's rows of a step.
 
     `token_ids` run at positions `num_computed_tokens ..`; their K and V go to the blocks of `block_ids` (the whole
-    block table), in layers of a window group to those of `window_block_ids`. `samples`: the last row is sampled. With `hidden_slot` (an exact hit) there are no rows, the stored
+    block table). `samples`: the last row is sampled. With `hidden_slot` (an exact hit) there are no rows, the stored
     hidden state is sampled. `store_slot`: keep the last row's hidden state there. Slots are read before any is written.
     `seed`, `choice` and the number of output tokens name the draw. `prompt_token_ids`, `output_token_ids` are for
     penalties. `prompt_logprobs`: report this many at every row that a token of the prompt follows; None: no report.
     `constraint` rules tokens out. `pooling`: how this step's rows, or the stored hidden state, contribute to a vector.
+    `window_block_ids`: the block table of a window group, if there is one, as far as this step goes.
     """
 
     request_id: str

@@ -35,6 +35,7 @@ class Shape:
     max_num_batched_tokens: int = 64
     max_model_len: int = 128
     num_hidden_slots: int = 8
+    num_window_blocks: int = 0
 
 
 def build_engine(
@@ -48,6 +49,7 @@ def build_engine(
     recorder: TraceRecorder | None = None,
     pin_limits: PinLimits | None = None,
     cache_clock: Callable[[], float] = time.monotonic,
+    num_window_blocks: int = 0,
 ) -> Engine:
     """The object graph as the server builds it, around any runner."""
     group = exporters or ExporterGroup()
@@ -59,6 +61,8 @@ def build_engine(
         observer=group,
         pin_limits=pin_limits,
         clock=cache_clock,
+        window=runner.info.window,
+        num_window_blocks=num_window_blocks or shape.num_window_blocks,
     )
     limits = SchedulerLimits(
         shape.max_num_seqs, shape.max_num_batched_tokens, shape.max_model_len, runner.info.eos_token_ids
@@ -74,7 +78,9 @@ def fake_runner(shape: Shape, **info: object) -> FakeModelRunner:
         "eos_token_ids": frozenset({257}),
         "max_model_len": shape.max_model_len,
     }
-    return FakeModelRunner(shape.num_blocks, shape.block_size, fake_info(**(values | info)))
+    return FakeModelRunner(
+        shape.num_blocks, shape.block_size, fake_info(**(values | info)), num_window_blocks=shape.num_window_blocks
+    )
 
 
 def make_request(

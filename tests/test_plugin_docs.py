@@ -27,6 +27,7 @@ from openai_kv import (
     ServerInfo,
     StepStats,
     ToolParser,
+    WindowStats,
 )
 from openai_kv.plugins import load_plugins
 from openai_kv.request import RequestInfo
@@ -37,6 +38,7 @@ RECORDS = {
         preemptions attention_read_bytes inter_token_seconds time_to_first_token_seconds cache""",
     CacheStats: """total free cached referenced block_size referenced_slots_used tree_nodes exact_entries namespaces
         hits hit_tokens miss_count prompt_tokens evictions_by_policy duplicate_blocks""",
+    WindowStats: "total free cached referenced pinned pinned_idle evictions",
     LookupStats: "info hit_kind num_hit_tokens reuse_gap_seconds resumed",
     EvictionStats: "policy block_id num_tokens hit_count lifetime_seconds idle_seconds seconds",
     RequestStats: """info finish_reason hit_kind num_prompt_tokens num_output_tokens num_cached_tokens

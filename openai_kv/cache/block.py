@@ -30,8 +30,8 @@ class Block:
     slower tier. `attention` gathers attention mass until the block is cached and a policy may hear of it.
 
     `window_id` is the block of the window group's pool with its part for layers that see a window only, 0: none (see
-    WindowPool). `window_refs`, `window_pins`, `window_soft` count who needs that part; `window_revived`: it was lost
-    and computed anew.
+    WindowPool). `window_refs`, `window_pins`, `window_soft` count who needs that part; `window_wanted`: it was computed
+    more than once.
     """
 
     __slots__ = (
@@ -61,8 +61,8 @@ class Block:
         "window_id",
         "window_pins",
         "window_refs",
-        "window_revived",
         "window_soft",
+        "window_wanted",
     )
 
     def __init__(self, block_id: int) -> None:
@@ -90,7 +90,7 @@ class Block:
         self.turn = 1
         self.session_id: str | None = None
         self.in_memory = False
-        self.window_revived = False
+        self.window_wanted = False
 
     def acquire(self) -> None:
         self.ref_count += 1

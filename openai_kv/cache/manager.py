@@ -7,13 +7,12 @@ from openai_kv.cache.allocation import Allocation
 from openai_kv.cache.block import Block, TokenIds
 from openai_kv.cache.block_tables import BlockTables
 from openai_kv.cache.eviction import CacheObserver, NullObserver
-from openai_kv.cache.exact_index import ExactEntry
 from openai_kv.cache.hit import CacheHit, HitKind, ResetResult
 from openai_kv.cache.integrity import check_integrity
+from openai_kv.cache.lookup import find_hit
 from openai_kv.cache.pin import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.cache.prefix_pins import PrefixPins
-from openai_kv.cache.radix_tree import PrefixMatch
 from openai_kv.cache.snapshot import Snapshot
 from openai_kv.cache.stats import cache_stats
 from openai_kv.cache.store import BlockStore
@@ -69,29 +68,7 @@ class KVCacheManager:
         """The longest cached prefix of `token_ids`, all of them only if exact. Changes nothing, takes no reference."""
         if info.retention.bypasses:
             return NOTHING
-        tokens = tuple(token_ids)
-        entry = self.store.exact.get(info.namespace, tokens)
-        hit = self._exact_hit(len(tokens), entry) if entry is not None else None
-        return hit or self._radix_hit(self.store.tree.find_prefix(info.namespace, tokens[:-1]))
-
-    def _radix_hit(self, match: PrefixMatch) -> CacheHit:
-        num_tokens = len(match.blocks) * self.block_size + match.tail_tokens
-        usable = self.store.windows.reach(match.matched, num_tokens)
-        if usable < num_tokens:
-            blocks = match.blocks[: usable // self.block_size]
-            return CacheHit(HitKind.RADIX if blocks else HitKind.MISS, usable, tuple(blocks), None, 0, None)
-        kind = HitKind.PARTIAL if match.tail else HitKind.RADIX if match.blocks else HitKind.MISS
-        return CacheHit(kind, num_tokens, tuple(match.blocks), match.tail, match.tail_tokens, None)
-
-    def _exact_hit(self, num_tokens: int, entry: ExactEntry) -> CacheHit | None:
-        """None: what its end sees has lost its window part."""
-        chain = tuple(self.store.tree.chain(entry.tail))
-        if self.store.windows.reach(chain, num_tokens) < num_tokens:
-            return None
-        tail_tokens = num_tokens % self.block_size
-        if not tail_tokens:
-            return CacheHit(HitKind.EXACT, num_tokens, chain, None, 0, entry.slot)
-        return CacheHit(HitKind.EXACT, num_tokens, chain[:-1], entry.tail, tail_tokens, entry.slot)
+        return find_hit(self.store, info.namespace, tuple(token_ids))
 
     def admit(
         self,

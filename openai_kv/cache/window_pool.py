@@ -118,11 +118,12 @@ class WindowPool:
 
     def move(self, block: Block, held: Block) -> None:
         """`held` has the content of `block`, which is in no index: the reference and, if it lacks one, the part too."""
+        held.window_wanted = True
         if held.window_id:
             self.acquire(held)
             self.release(block)
             return
-        held.window_id, held.window_refs, held.window_revived = block.window_id, 1, True
+        held.window_id, held.window_refs = block.window_id, 1
         block.window_id = block.window_refs = 0
 
     def drop(self, block: Block) -> None:
@@ -171,7 +172,7 @@ class WindowPool:
     def _queue(self, block: Block, *, passed: bool) -> OrderedDict[Block, None]:
         if block.window_soft:
             return self._protected
-        return self._passed if passed and not block.hit_count and not block.window_revived else self._idle
+        return self._passed if passed and not block.hit_count and not block.window_wanted else self._idle
 
     def _forget(self, block: Block) -> None:
         for queue in (self._passed, self._idle, self._protected):

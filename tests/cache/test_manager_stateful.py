@@ -136,7 +136,13 @@ class CacheMachine(RuleBasedStateMachine):
         num_parts=st.sampled_from([5, 9, 40]),
     )
     def start(
-        self, block_size: int, num_blocks: int, num_slots: int, policy: type[EvictionPolicy], window: int, num_parts: int
+        self,
+        block_size: int,
+        num_blocks: int,
+        num_slots: int,
+        policy: type[EvictionPolicy],
+        window: int,
+        num_parts: int,
     ) -> None:
         self.size = block_size
         self.window = window
