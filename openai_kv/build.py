@@ -89,6 +89,8 @@ class EngineBuilder:
             optimize=engine.optimize,
             quantization=model.quantization,
             batch_invariant=engine.batch_invariant,
+            window_layout=cache.window_layout,
+            window_share=cache.window_share,
         )
 
     def _manager(self, runner: ModelRunner) -> KVCacheManager:
@@ -99,6 +101,8 @@ class EngineBuilder:
             num_hidden_slots=self.settings.cache.num_hidden_slots,
             observer=self.exporters,
             pin_limits=pin_limits(self.settings.cache),
+            window=runner.info.window,
+            num_window_blocks=runner.kv_pool.num_window_blocks,
         )
 
     def _limits(self, runner: ModelRunner) -> SchedulerLimits:

@@ -21,14 +21,16 @@ from openai_kv.model_runner.fused.optimize import optimize, quantize
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_pool import KVPool, token_bytes
+from openai_kv.model_runner.layer_groups import LayerGroups
 from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
 from openai_kv.model_runner.logprobs import MAX_ROWS, token_logprobs
 from openai_kv.model_runner.memory import return_freed
+from openai_kv.model_runner.pool_sizes import PoolShares
 from openai_kv.model_runner.pooling import pool
 from openai_kv.model_runner.probe import ModelShapes, check, check_invariant, measure
 from openai_kv.model_runner.sampler import Sampler, SamplingRow
 from openai_kv.model_runner.settings import RunnerSettings
-from openai_kv.model_runner.sizing import max_model_len_of, num_blocks_of
+from openai_kv.model_runner.sizing import max_model_len_of, pool_sizes_of
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import TokenLogprobs
 
@@ -55,17 +57,19 @@ class ModelRunner:
         longest = min(filter(None, (settings.max_model_len, model.max_model_len)), default=None)
         dry = DryStep(model, backend, shapes.layers, dtype, longest)
         reserved = step_bytes(dry, settings.max_num_batched_tokens, settings.max_num_seqs)
+        self.groups = LayerGroups.of(shapes.windows, longest, settings.window_layout)
+        sizes = pool_sizes_of(settings, _shares(settings, shapes, self.groups, dtype, longest), self.device, reserved)
         self.kv_pool = KVPool.allocate(
             shapes.layers,
-            num_blocks=num_blocks_of(
-                settings, token_bytes(shapes.layers, dtype) * settings.block_size, self.device, reserved
-            ),
+            num_blocks=sizes.num_blocks,
             block_size=settings.block_size,
             dtype=dtype,
             device=self.device,
+            windowed=self.groups.windowed,
+            num_window_blocks=sizes.num_window_blocks,
         )
         self.sampler = Sampler(model.eos_token_ids)
-        self.info = _info(model, shapes, backend, name, settings, self.kv_pool)
+        self.info = _info(model, shapes, backend, name, settings, self.kv_pool, self.groups)
         self._needs_attention = settings.needs_attention
         self._reads = AttentionReads.of(shapes.layers, shapes.windows, dtype)
 
@@ -95,26 +99,26 @@ class ModelRunner:
         if not running:
             sampled, pooled = self._sample(scheduled.requests, rows), pool(scheduled.requests, rows)
             return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs, pooled=pooled)
-        batch = InputBatch.build(running, self.kv_pool.block_size, self.device)
-        mass = self._new_mass()
-        step = PagedStep(self.backend, self.kv_pool, batch.metadata, mass)
+        windowed = self.groups.window > 0
+        batch = InputBatch.build(running, self.kv_pool.block_size, self.device, windowed=windowed)
+        mass = self._new_mass(self.kv_pool.num_blocks)
+        window_mass = self._new_mass(self.kv_pool.num_window_blocks) if windowed else None
+        step = PagedStep(self.backend, self.kv_pool, batch.metadata, mass, batch.window, window_mass)
         states = self.model.hidden_states(batch.token_ids, batch.positions, step)
         self._write_slots(running, states[batch.last_rows])
         rows |= _by_request(running, states)
         sampled = self._sample(scheduled.requests, rows)
         return ModelRunnerOutput(
             sampled.token_ids,
-            {} if mass is None else _by_block(mass, batch.metadata.block_tables),
+            {} if mass is None else _by_block(mass, window_mass, batch),
             self._reads.in_step(batch.metadata),
             sampled.logprobs,
             self._prompt_logprobs(running, rows),
             pool(scheduled.requests, rows),
         )
 
-    def _new_mass(self) -> Tensor | None:
-        if not self._needs_attention:
-            return None
-        return torch.zeros(self.kv_pool.num_blocks, device=self.device)
+    def _new_mass(self, num_blocks: int) -> Tensor | None:
+        return torch.zeros(num_blocks, device=self.device) if self._needs_attention else None
 
     def _read_slots(self, requests: Sequence[ScheduledRequest]) -> dict[str, Tensor]:
         """Of each exact hit the stored state, as its only row [1, hidden_size]."""
@@ -185,13 +189,42 @@ def _of_sampled(
     return dict(zip(ids, token_logprobs(logits, [token_ids[name] for name in ids], counts), strict=True))
 
 
-def _by_block(mass: Tensor, block_tables: Tensor) -> dict[int, float]:
-    blocks = torch.unique(block_tables).long()
+def _by_block(mass: Tensor, window_mass: Tensor | None, batch: InputBatch) -> dict[int, float]:
+    """By blocks of the full group, what fell on their window parts added."""
+    tables = batch.metadata.block_tables.long()
+    if window_mass is not None and batch.window is not None:
+        parts = batch.window.block_tables.long()
+        seen = parts > 0
+        total = mass.clone()
+        total[tables[seen]] = mass[tables[seen]] + window_mass[parts[seen]]
+        mass = total
+    blocks = torch.unique(tables)
     return dict(zip(blocks.tolist(), mass[blocks].tolist(), strict=True))
 
 
+def _shares(
+    settings: RunnerSettings, shapes: ModelShapes, groups: LayerGroups, dtype: torch.dtype, longest: int | None
+) -> PoolShares:
+    step_tokens = settings.max_num_batched_tokens
+    return PoolShares(
+        settings.block_size,
+        token_bytes(shapes.group(groups, windowed=False), dtype) * settings.block_size,
+        token_bytes(shapes.group(groups, windowed=True), dtype) * settings.block_size,
+        groups.window,
+        settings.window_share,
+        step_tokens if longest is None else min(step_tokens, longest),
+        settings.max_pinned_fraction,
+    )
+
+
 def _info(
-    model: CausalLM, shapes: ModelShapes, backend: AttentionBackend, name: str, settings: RunnerSettings, pool: KVPool
+    model: CausalLM,
+    shapes: ModelShapes,
+    backend: AttentionBackend,
+    name: str,
+    settings: RunnerSettings,
+    pool: KVPool,
+    groups: LayerGroups,
 ) -> ModelInfo:
     dtype, kv_dtype = name_of(model.model.dtype), name_of(pool.dtype)
     return ModelInfo(
@@ -207,4 +240,7 @@ def _info(
         attention_backend=backend.name,
         block_bytes=pool.block_bytes,
         fingerprint=fingerprint(model.model, (dtype, kv_dtype, backend.name, __version__)),
+        window=groups.window,
+        num_window_layers=groups.num_windowed,
+        window_block_bytes=pool.window_block_bytes,
     )
