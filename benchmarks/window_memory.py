@@ -48,8 +48,7 @@ def measure(folder: Path, context: int, layout: str, dtype: str = "auto", tokeni
         window_layout=layout,
     )
     runner = ModelRunner.load(folder, folder.name, settings)
-    parts_of_pool = runner.kv_pool.num_window_blocks
-    run = Run(build_engine(runner, shape, tokenizer=tokenizer, num_window_blocks=parts_of_pool))
+    run = Run(build_engine(runner, shape, tokenizer=tokenizer, num_window_blocks=runner.num_window_blocks))
     generator = torch.Generator().manual_seed(0)
     prompt = torch.randint(3, runner.info.vocab_size, (context - ANSWER,), generator=generator).tolist()
     request = make_request(prompt, ANSWER, temperature=0.0, ignore_eos=True)
@@ -59,7 +58,8 @@ def measure(folder: Path, context: int, layout: str, dtype: str = "auto", tokeni
         run.step()
         cache = run.engine.stats().cache
         blocks, parts = max(blocks, cache.referenced), max(parts, cache.window.referenced if cache.window else 0)
-    return Usage(layout, runner.kv_pool.nbytes, blocks, parts, run.tokens(request))
+    nbytes = runner.kv_pool.nbytes + (runner.window_pool.nbytes if runner.window_pool else 0)
+    return Usage(layout, nbytes, blocks, parts, run.tokens(request))
 
 
 def main() -> None:

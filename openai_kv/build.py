@@ -102,7 +102,7 @@ class EngineBuilder:
             observer=self.exporters,
             pin_limits=pin_limits(self.settings.cache),
             window=runner.info.window,
-            num_window_blocks=runner.kv_pool.num_window_blocks,
+            num_window_blocks=runner.num_window_blocks,
         )
 
     def _limits(self, runner: ModelRunner) -> SchedulerLimits:

@@ -53,7 +53,7 @@ class Subject:
         )
         runner = ModelRunner(self.paged, select_backend(backend, CPU), self.name, settings)
         assert runner.info.attention_backend == backend, "the backend that this test is about"
-        parts = runner.kv_pool.num_window_blocks
+        parts = runner.num_window_blocks
         return Run(build_engine(runner, shape, tokenizer=self.tokenizer, num_window_blocks=parts))
 
     def prompt(self, seed: int, length: int) -> list[int]:

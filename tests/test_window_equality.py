@@ -116,9 +116,10 @@ def test_memory_is_what_the_arithmetic_says(subject: Subject) -> None:
     run = start(subject, SMALL)
     runner = run.engine.runner
     assert isinstance(runner, ModelRunner) and isinstance(full, ModelRunner)
+    assert runner.window_pool is not None and full.window_pool is None
     per_block = full.kv_pool.nbytes // SMALL.num_blocks // 2  # of one of the two layers
     num_windowed = runner.info.num_window_layers
     assert num_windowed == (2 if subject.name == "mistral" else 1)
-    expected = per_block * ((2 - num_windowed) * SMALL.num_blocks + num_windowed * (MOST_PARTS + 1))
-    assert runner.kv_pool.nbytes == expected
+    assert runner.kv_pool.nbytes == per_block * (2 - num_windowed) * SMALL.num_blocks
+    assert runner.window_pool.nbytes == per_block * num_windowed * (MOST_PARTS + 1)
     assert runner.info.max_model_len == SMALL.max_model_len

@@ -32,16 +32,11 @@ def token_bytes(shapes: Sequence[LayerShape], dtype: torch.dtype) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KVPool:
-    """Per layer K and V `(num_blocks, n_kv_heads, block_size, head_dim)`; block ids index the first dimension.
-
-    Layers that are `windowed` have `num_window_blocks` instead, with ids of their own; the first one stays zeros.
-    """
+    """Per layer K and V `(num_blocks, n_kv_heads, block_size, head_dim)`; block ids index the first dimension."""
 
     layers: tuple[LayerCache, ...]
     num_blocks: int
     block_size: int
-    windowed: tuple[bool, ...] = ()
-    num_window_blocks: int = 0
 
     @classmethod
     def allocate(
@@ -52,24 +47,14 @@ class KVPool:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
-        windowed: Sequence[bool] = (),
-        num_window_blocks: int = 0,
     ) -> "KVPool":
-        """Zeros; on the CPU the system commits a block's memory when it is first written.
+        """Zeros; on the CPU the system commits a block's memory when it is first written."""
 
-        `windowed`: which layers are in the window group, empty for none.
-        """
-        windowed = tuple(windowed) or (False,) * len(shapes)
+        def zeros(shape: LayerShape, dim: int) -> Tensor:
+            return _zeros((num_blocks, shape.num_kv_heads, block_size, dim), dtype, torch.device(device))
 
-        def zeros(shape: LayerShape, count: int, dim: int) -> Tensor:
-            return _zeros((count, shape.num_kv_heads, block_size, dim), dtype, torch.device(device))
-
-        counts = [num_window_blocks if own else num_blocks for own in windowed]
-        layers = tuple(
-            LayerCache(zeros(shape, count, shape.key_dim), zeros(shape, count, shape.value_dim))
-            for shape, count in zip(shapes, counts, strict=True)
-        )
-        return cls(layers, num_blocks, block_size, windowed, num_window_blocks)
+        layers = tuple(LayerCache(zeros(shape, shape.key_dim), zeros(shape, shape.value_dim)) for shape in shapes)
+        return cls(layers, num_blocks, block_size)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -81,18 +66,7 @@ class KVPool:
 
     @property
     def block_bytes(self) -> int:
-        """Of a block, in the layers that are not windowed."""
-        return self._bytes(windowed=False) // self.num_blocks
-
-    @property
-    def window_block_bytes(self) -> int:
-        return self._bytes(windowed=True) // max(1, self.num_window_blocks)
-
-    def _bytes(self, *, windowed: bool) -> int:
-        return sum(layer.key.nbytes + layer.value.nbytes for layer in self._group(windowed=windowed))
-
-    def _group(self, *, windowed: bool) -> list[LayerCache]:
-        return [layer for layer, own in zip(self.layers, self.windowed, strict=True) if own is windowed]
+        return self.nbytes // self.num_blocks
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         """Do all copies as if every source were read before any target is written.
@@ -100,19 +74,20 @@ class KVPool:
         Whole blocks are copied: what lies behind `num_tokens` is never read before the target's owner wrote it, and
         one indexed copy per tensor is cheaper than many ragged ones.
         """
-        if not copies:
+        if not copies or not self.layers:
             return
-        _copy(self._group(windowed=False), [copy.source for copy in copies], [copy.target for copy in copies])
-        windowed = self._group(windowed=True)
-        _copy(windowed, [copy.window_source for copy in copies], [copy.window_target for copy in copies])
+        device = self.layers[0].key.device
+        sources = torch.tensor([copy.source for copy in copies], device=device)
+        targets = torch.tensor([copy.target for copy in copies], device=device)
+        for layer in self.layers:
+            for blocks in (layer.key, layer.value):
+                blocks[targets] = blocks[sources]
 
     def to_dynamic_cache(self, block_ids: Sequence[int], num_tokens: int) -> DynamicCache:
         """The first `num_tokens` tokens of a block table as a cache of batch size 1 for plain transformers code.
 
-        Every layer is a full-length one, also where the model has a sliding window. The tensors are copies. Not for
-        pools with a window group, which have not all tokens.
+        Every layer is a full-length one, also where the model has a sliding window. The tensors are copies.
         """
-        assert not any(self.windowed), "a window group has lost what its window left behind"
         cache = DynamicCache()
         ids = torch.tensor(block_ids, device=self.layers[0].key.device)
         for index, layer in enumerate(self.layers):
@@ -125,16 +100,6 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     return torch.from_numpy(np.zeros((*shape[:-1], shape[-1] * dtype.itemsize), dtype=np.uint8)).view(dtype)
-
-
-def _copy(layers: Sequence[LayerCache], sources: list[int], targets: list[int]) -> None:
-    """Whole blocks, in each of `layers`."""
-    if not layers:
-        return
-    read, written = (torch.tensor(ids, device=layers[0].key.device) for ids in (sources, targets))
-    for layer in layers:
-        for blocks in (layer.key, layer.value):
-            blocks[written] = blocks[read]
 
 
 def _gather(blocks: Tensor, ids: Tensor, num_tokens: int) -> Tensor:

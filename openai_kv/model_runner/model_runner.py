@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from openai_kv import __version__
 from openai_kv.model_runner.activations import DryStep, step_bytes
 from openai_kv.model_runner.attention.backend import AttentionBackend
 from openai_kv.model_runner.attention.cpu import CpuBackend
+from openai_kv.model_runner.attention.grouped import GroupedStep
 from openai_kv.model_runner.attention.interface import PagedStep
 from openai_kv.model_runner.attention.reads import AttentionReads
 from openai_kv.model_runner.attention.select import select_backend
@@ -31,7 +33,7 @@ from openai_kv.model_runner.probe import ModelShapes, check, check_invariant, me
 from openai_kv.model_runner.sampler import Sampler, SamplingRow
 from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.model_runner.sizing import max_model_len_of, pool_sizes_of
-from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.outputs import BlockCopy, ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import TokenLogprobs
 
 
@@ -58,18 +60,16 @@ class ModelRunner:
         dry = DryStep(model, backend, shapes.layers, dtype, longest)
         reserved = step_bytes(dry, settings.max_num_batched_tokens, settings.max_num_seqs)
         self.groups = LayerGroups.of(shapes.windows, longest, settings.window_layout)
-        sizes = pool_sizes_of(settings, _shares(settings, shapes, self.groups, dtype, longest), self.device, reserved)
-        self.kv_pool = KVPool.allocate(
-            shapes.layers,
-            num_blocks=sizes.num_blocks,
-            block_size=settings.block_size,
-            dtype=dtype,
-            device=self.device,
-            windowed=self.groups.windowed,
-            num_window_blocks=sizes.num_window_blocks,
-        )
+        shares = _shares(settings, shapes, self.groups, dtype, longest)
+        sizes = pool_sizes_of(settings, shares, self.device, reserved)
+        options: dict[str, Any] = {"block_size": settings.block_size, "dtype": dtype, "device": self.device}
+        self.kv_pool = KVPool.allocate(self.groups.full(shapes.layers), num_blocks=sizes.num_blocks, **options)
+        self.window_pool: KVPool | None = None
+        if self.groups.window:
+            windowed = self.groups.in_window(shapes.layers)
+            self.window_pool = KVPool.allocate(windowed, num_blocks=sizes.num_window_blocks, **options)
         self.sampler = Sampler(model.eos_token_ids)
-        self.info = _info(model, shapes, backend, name, settings, self.kv_pool, self.groups)
+        self.info = _info(model, shapes, backend, name, settings, self.kv_pool, self.groups, shares)
         self._needs_attention = settings.needs_attention
         self._reads = AttentionReads.of(shapes.layers, shapes.windows, dtype)
 
@@ -90,35 +90,50 @@ class ModelRunner:
             check_invariant(model, backend)
         return runner
 
+    @property
+    def num_window_blocks(self) -> int:
+        """With the null block; 0: there is no window group."""
+        return 0 if self.window_pool is None else self.window_pool.num_blocks
+
     @torch.inference_mode()
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         """Copies, then the rows' forward pass, then what each request wants of them: a token, its part of a vector."""
-        self.kv_pool.copy(scheduled.copies)
+        self._copy(scheduled.copies)
         rows = self._read_slots(scheduled.requests)
         running = [request for request in scheduled.requests if request.token_ids]
         if not running:
             sampled, pooled = self._sample(scheduled.requests, rows), pool(scheduled.requests, rows)
             return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs, pooled=pooled)
-        windowed = self.groups.window > 0
+        windowed = self.window_pool is not None
         batch = InputBatch.build(running, self.kv_pool.block_size, self.device, windowed=windowed)
-        mass = self._new_mass(self.kv_pool.num_blocks)
-        window_mass = self._new_mass(self.kv_pool.num_window_blocks) if windowed else None
-        step = PagedStep(self.backend, self.kv_pool, batch.metadata, mass, batch.window, window_mass)
-        states = self.model.hidden_states(batch.token_ids, batch.positions, step)
+        step = self._new_step(batch)
+        states = self.model.hidden_states(batch.token_ids, batch.positions, step.attention)
         self._write_slots(running, states[batch.last_rows])
         rows |= _by_request(running, states)
         sampled = self._sample(scheduled.requests, rows)
         return ModelRunnerOutput(
             sampled.token_ids,
-            {} if mass is None else _by_block(mass, window_mass, batch),
+            step.mass_by_block(),
             self._reads.in_step(batch.metadata),
             sampled.logprobs,
             self._prompt_logprobs(running, rows),
             pool(scheduled.requests, rows),
         )
 
-    def _new_mass(self, num_blocks: int) -> Tensor | None:
-        return torch.zeros(num_blocks, device=self.device) if self._needs_attention else None
+    def _new_step(self, batch: InputBatch) -> GroupedStep:
+        full = PagedStep(self.backend, self.kv_pool, batch.metadata, self._new_mass(self.kv_pool))
+        if self.window_pool is None or batch.window is None:
+            return GroupedStep(self.groups, full)
+        window = PagedStep(self.backend, self.window_pool, batch.window, self._new_mass(self.window_pool))
+        return GroupedStep(self.groups, full, window)
+
+    def _new_mass(self, pool: KVPool) -> Tensor | None:
+        return torch.zeros(pool.num_blocks, device=self.device) if self._needs_attention else None
+
+    def _copy(self, copies: Sequence[BlockCopy]) -> None:
+        self.kv_pool.copy(copies)
+        if self.window_pool is not None:
+            self.window_pool.copy([BlockCopy(c.window_source, c.window_target, c.num_tokens) for c in copies])
 
     def _read_slots(self, requests: Sequence[ScheduledRequest]) -> dict[str, Tensor]:
         """Of each exact hit the stored state, as its only row [1, hidden_size]."""
@@ -189,27 +204,14 @@ def _of_sampled(
     return dict(zip(ids, token_logprobs(logits, [token_ids[name] for name in ids], counts), strict=True))
 
 
-def _by_block(mass: Tensor, window_mass: Tensor | None, batch: InputBatch) -> dict[int, float]:
-    """By blocks of the full group, what fell on their window parts added."""
-    tables = batch.metadata.block_tables.long()
-    if window_mass is not None and batch.window is not None:
-        parts = batch.window.block_tables.long()
-        seen = parts > 0
-        total = mass.clone()
-        total[tables[seen]] = mass[tables[seen]] + window_mass[parts[seen]]
-        mass = total
-    blocks = torch.unique(tables)
-    return dict(zip(blocks.tolist(), mass[blocks].tolist(), strict=True))
-
-
 def _shares(
     settings: RunnerSettings, shapes: ModelShapes, groups: LayerGroups, dtype: torch.dtype, longest: int | None
 ) -> PoolShares:
     step_tokens = settings.max_num_batched_tokens
     return PoolShares(
         settings.block_size,
-        token_bytes(shapes.group(groups, windowed=False), dtype) * settings.block_size,
-        token_bytes(shapes.group(groups, windowed=True), dtype) * settings.block_size,
+        token_bytes(groups.full(shapes.layers), dtype) * settings.block_size,
+        token_bytes(groups.in_window(shapes.layers), dtype) * settings.block_size,
         groups.window,
         settings.window_share,
         step_tokens if longest is None else min(step_tokens, longest),
@@ -225,8 +227,9 @@ def _info(
     settings: RunnerSettings,
     pool: KVPool,
     groups: LayerGroups,
+    shares: PoolShares,
 ) -> ModelInfo:
-    dtype, kv_dtype = name_of(model.model.dtype), name_of(pool.dtype)
+    dtype, kv_dtype = name_of(model.model.dtype), name_of(kv_cache_dtype(settings.kv_cache_dtype, model.model.dtype))
     return ModelInfo(
         name=name,
         architecture=model.name,
@@ -238,9 +241,9 @@ def _info(
         dtype=dtype,
         kv_cache_dtype=kv_dtype,
         attention_backend=backend.name,
-        block_bytes=pool.block_bytes,
+        block_bytes=shares.full_bytes,
         fingerprint=fingerprint(model.model, (dtype, kv_dtype, backend.name, __version__)),
         window=groups.window,
         num_window_layers=groups.num_windowed,
-        window_block_bytes=pool.window_block_bytes,
+        window_block_bytes=shares.window_bytes,
     )

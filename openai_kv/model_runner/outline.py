@@ -76,7 +76,7 @@ def _outline(model: PreTrainedModel, shapes: ModelShapes, window_layout: str) ->
     weights = list(model.parameters())
     longest = CausalLM.wrap(model).max_model_len
     groups = LayerGroups.of(shapes.windows, longest, window_layout)
-    windowed, formats = shapes.group(groups, windowed=True), tuple(dict.fromkeys((dtype, *DTYPES)))
+    windowed, formats = groups.in_window(shapes.layers), tuple(dict.fromkeys((dtype, *DTYPES)))
     return ModelOutline(
         architecture=type(model).__name__,
         dtype=dtype,

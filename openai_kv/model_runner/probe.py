@@ -15,7 +15,6 @@ from openai_kv.model_runner.attention.backend import AttentionBackend, Attention
 from openai_kv.model_runner.attention.interface import IMPLEMENTATION, PagedStep
 from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_pool import KVPool, LayerShape
-from openai_kv.model_runner.layer_groups import LayerGroups
 from openai_kv.model_runner.loader import CausalLM, one_line
 from openai_kv.outputs import ScheduledRequest
 from openai_kv.request import SamplingParams
@@ -36,10 +35,6 @@ class ModelShapes:
     windows: tuple[int | None, ...]
     hidden_size: int
     vocab_size: int
-
-    def group(self, groups: LayerGroups, *, windowed: bool) -> tuple[LayerShape, ...]:
-        """The layers in the window group, or those in the other."""
-        return tuple(shape for shape, own in zip(self.layers, groups.windowed, strict=True) if own is windowed)
 
 
 class _RecordingStep:

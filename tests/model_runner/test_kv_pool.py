@@ -42,18 +42,6 @@ def test_copies_read_every_source_before_a_target_is_written() -> None:
             assert torch.equal(now[3:], was[3:])
 
 
-def test_a_window_group_has_blocks_and_copies_of_its_own() -> None:
-    after = KVPool.allocate(
-        SHAPES, num_blocks=6, block_size=3, dtype=torch.float32, windowed=(True, False), num_window_blocks=4
-    )
-    assert [len(layer.key) for layer in after.layers] == [4, 6]
-    assert after.nbytes == 6 * after.block_bytes + 4 * after.window_block_bytes
-    for layer in after.layers:
-        layer.key[:] = torch.arange(len(layer.key))[:, None, None, None]
-    after.copy([BlockCopy(5, 0, 3, 3, 1), BlockCopy(0, 4, 3, 1, 2)])
-    assert [layer.key[:, 0, 0, 0].tolist() for layer in after.layers] == [[0, 3, 1, 3], [5, 1, 2, 3, 0, 5]]
-
-
 def test_no_copies_change_nothing() -> None:
     after = pool()
     after.copy([])

@@ -44,6 +44,8 @@ def test_where_every_layer_has_a_window_the_books_cost_nothing() -> None:
 
 def test_groups_of_layers() -> None:
     windows = (4, None, 8, 100)
-    assert LayerGroups.of(windows) == LayerGroups((True, False, True, True), 100)
-    assert LayerGroups.of(windows, longest=50) == LayerGroups((True, False, True, False), 8)
-    assert LayerGroups.of(windows, layout="full") == LayerGroups((False,) * 4)
+    assert LayerGroups.of(windows) == LayerGroups((True, False, True, True), (0, 0, 1, 2), 100)
+    assert LayerGroups.of(windows, longest=50) == LayerGroups((True, False, True, False), (0, 0, 1, 1), 8)
+    assert LayerGroups.of(windows, layout="full") == LayerGroups((False,) * 4, (0, 1, 2, 3), 0)
+    assert LayerGroups.of(windows).in_window("abcd") == ["a", "c", "d"]
+    assert LayerGroups.of(windows).full("abcd") == ["b"]

@@ -61,15 +61,12 @@ def test_it_says_what_storages_take(family: str, tmp_path: Path) -> None:
     formats = make_plan(outline, wish).formats
     assert [planned.kv_cache_dtype for planned in formats] == [*DTYPES]
     for planned in formats:
-        pool = KVPool.allocate(
-            shapes.layers,
-            num_blocks=12,
-            block_size=16,
-            dtype=DTYPES[planned.kv_cache_dtype],
-            windowed=groups.windowed,
-            num_window_blocks=planned.needed_window_blocks,
-        )
-        assert (planned.needed_blocks, planned.needed_bytes) == (12, pool.nbytes)
+        dtype = DTYPES[planned.kv_cache_dtype]
+        pools = [
+            KVPool.allocate(layers, num_blocks=count, block_size=16, dtype=dtype)
+            for layers, count in ((groups.full(shapes.layers), 12), (groups.in_window(shapes.layers), 10))
+        ]
+        assert (planned.needed_blocks, planned.needed_bytes) == (12, sum(pool.nbytes for pool in pools))
         assert planned.needed_window_blocks == (10 if groups.window else 0)
 
 

@@ -33,20 +33,16 @@ class AttentionStep(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PagedStep:
-    """Attention over the pool, for one step's rows; layers of the window group have `window` and `window_mass`."""
+    """Attention over the pool, for one step's rows."""
 
     backend: AttentionBackend
     pool: KVPool
     metadata: AttentionMetadata
     mass: Tensor | None = None
-    window: AttentionMetadata | None = None
-    window_mass: Tensor | None = None
 
     def attend(self, index: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
-        layer, metadata, mass = self.pool.layers[index], self.metadata, self.mass
-        if self.window is not None and self.pool.windowed[index]:
-            metadata, mass = self.window, self.window_mass
-        return self.backend.forward(query, key, value, layer, metadata, options, mass)
+        layer = self.pool.layers[index]
+        return self.backend.forward(query, key, value, layer, self.metadata, options, self.mass)
 
 
 def register() -> None:
