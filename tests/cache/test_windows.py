@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from openai_kv.cache.block import Block
 from openai_kv.cache.hit import CacheHit, HitKind
 from openai_kv.cache.manager import KVCacheManager
 from openai_kv.cache.pin import Pin, PinLimits
+from openai_kv.cache.window_pool import WindowPool
 from openai_kv.default_plugins.lru import LRUPolicy
 from openai_kv.errors import PinLimitError
 from openai_kv.metrics import WindowStats
@@ -105,6 +109,20 @@ def test_a_hole_shortens_a_hit_to_where_all_is_seen() -> None:
     cache.free("a")
     reach = {end: cache.lookup([*range(end), 99], RequestInfo("b", end + 1)).num_tokens for end in (40, 32, 31, 28, 12)}
     assert reach == {40: 40, 32: 24, 31: 24, 28: 24, 12: 8}
+
+
+@given(st.integers(1, 20), st.lists(st.booleans(), max_size=12), st.integers(0, 3))
+def test_no_longer_prefix_could_be_used(window: int, parts: list[bool], missing: int) -> None:
+    blocks = [Block(number) for number in range(len(parts))]
+    for block, has_part in zip(blocks, parts, strict=True):
+        block.window_id = int(has_part)
+    num_tokens = max(0, len(parts) * SIZE - missing)
+
+    def usable(end: int) -> bool:
+        return all(parts[at // SIZE] for at in range(max(0, end - window + 1) // SIZE * SIZE, end))
+
+    longest = max(end for end in range(num_tokens + 1) if usable(end))
+    assert WindowPool(window, 50, SIZE).reach(blocks, num_tokens) == longest
 
 
 def test_a_partial_tail_is_copied_in_both_pools() -> None:
