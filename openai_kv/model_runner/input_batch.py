@@ -1,7 +1,7 @@
 """A step's requests as the tensors the model takes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -40,21 +40,26 @@ class InputBatch:
         owners = np.repeat(np.arange(len(requests)), lens)
         positions = np.arange(starts[-1]) - starts[owners] + computed[owners]
 
-        def places(block_ids: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        def metadata(block_ids: Sequence[Sequence[int]]) -> AttentionMetadata:
             tables = _block_tables(block_ids, computed + lens, block_size)
             slots = tables[owners, positions // block_size] * block_size + positions % block_size
-            return {"slot_mapping": tensor(slots), "block_tables": tensor(tables, torch.int32)}
+            return AttentionMetadata(
+                slot_mapping=tensor(slots),
+                block_tables=tensor(tables, torch.int32),
+                query_starts=tensor(starts, torch.int32),
+                context_lens=tensor(computed + lens, torch.int32),
+                query_lens=tuple(lens.tolist()),
+                contexts=tuple((computed + lens).tolist()),
+            )
 
         token_ids = np.concatenate([np.asarray(request.token_ids, dtype=np.int64) for request in requests])
-        metadata = AttentionMetadata(
-            **places([request.block_ids for request in requests]),
-            query_starts=tensor(starts, torch.int32),
-            context_lens=tensor(computed + lens, torch.int32),
-            query_lens=tuple(lens.tolist()),
-            contexts=tuple((computed + lens).tolist()),
+        return cls(
+            tensor(token_ids)[None],
+            tensor(positions)[None],
+            tensor(starts[1:] - 1),
+            metadata([request.block_ids for request in requests]),
+            metadata([request.window_block_ids for request in requests]) if windowed else None,
         )
-        window = replace(metadata, **places([r.window_block_ids for r in requests])) if windowed else None
-        return cls(tensor(token_ids)[None], tensor(positions)[None], tensor(starts[1:] - 1), metadata, window)
 
 
 def _block_tables(
