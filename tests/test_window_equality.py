@@ -84,13 +84,13 @@ def test_a_long_request_holds_its_window_only(subject: Subject, backend: str) ->
 
 
 @on_each_backend
-def test_many_at_once_in_a_pool_for_little_more_than_one(subject: Subject, backend: str) -> None:
+def test_many_at_once_in_pools_for_two_or_three(subject: Subject, backend: str) -> None:
     """Windows are freed, requests preempted, parts and blocks evicted, prefixes computed anew: the text stays."""
-    run = start(subject, replace(SMALL, num_blocks=18), backend)
-    shared = subject.prompt(3, 40)
-    requests = [greedy([*shared, *subject.prompt(40 + n, 5 + 9 * n)], 24) for n in range(4)]
+    run = start(subject, replace(SMALL, num_blocks=24), backend, share=0.5)
+    shared = subject.prompt(3, 24)
+    requests = [greedy([*shared, *subject.prompt(40 + n, 5 + 9 * n)], 32) for n in range(4)]
     run.generate(*requests)
-    again = [greedy(list(requests[0].prompt_token_ids), 24)]
+    again = [greedy(list(requests[0].prompt_token_ids), 32)]
     served(run, again)
     stats = run.engine.stats()
     assert stats.preemptions > 0 and window(run).evictions > 0
