@@ -61,13 +61,12 @@ def make_table(plan: Plan) -> Table:
 
 
 def cells(row: FormatPlan, weight_bytes: int) -> tuple[str, ...]:
-    """Of a model with a window group, blocks are shown as those of the full group + those of the other."""
-    windowed = row.num_window_blocks > 0
+    """Of a model with a window group, blocks are counted as those of the full group + those of the other."""
     return (
         row.kv_cache_dtype,
         f"{row.token_bytes:,}",
-        " + ".join([show_bytes(row.block_bytes), *map(show_bytes, [row.window_block_bytes] * windowed)]),
-        " + ".join([f"{row.num_blocks:,}", *[f"{row.num_window_blocks:,}"] * windowed]),
+        show_bytes(row.block_bytes + row.window_block_bytes),
+        f"{row.num_blocks:,}" + (f"+{row.num_window_blocks:,}" if row.num_window_blocks else ""),
         f"{row.num_tokens:,}",
         f"{row.conversations:,}",
         show_bytes(row.needed_bytes),
