@@ -55,6 +55,12 @@ class Allocation:
         """Those whose window part it holds."""
         return self.blocks[self.window_start : len(self.window_ids)]
 
+    def cut(self, count: int) -> list[Block]:
+        """Keep the first `count` blocks; returns the others."""
+        surplus = self.blocks[count:]
+        del self.blocks[count:], self.block_ids[count:]
+        return surplus
+
     def replace(self, index: int, block: Block) -> None:
         self.blocks[index] = block
         self.block_ids[index] = block.block_id

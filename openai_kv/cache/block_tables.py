@@ -79,6 +79,17 @@ class BlockTables:
             allocation.window_ids[index] = held.window_id
         self._store.release([block])
 
+    def shrink(self, allocation: Allocation, num_tokens: int) -> None:
+        """Let it hold no more than `num_tokens`; what was behind them must not be cached."""
+        count = self.num_blocks(num_tokens)
+        for block in reversed(allocation.blocks[max(count, allocation.window_start) : len(allocation.window_ids)]):
+            self._windows.release(block)
+        del allocation.window_ids[count:]
+        surplus = allocation.cut(count)
+        self.num_empty_slots += allocation.num_tokens - num_tokens - len(surplus) * self._size
+        allocation.num_tokens = num_tokens
+        self._store.release(reversed(surplus))
+
     def close(self, request_id: str) -> None:
         """Give all references back; nothing happens for a request that holds none."""
         allocation = self.by_request.pop(request_id, None)

@@ -9,10 +9,10 @@ WINDOW = 10
 SHAPE = Shape(num_blocks=24, block_size=4, max_num_seqs=4, max_num_batched_tokens=8, max_model_len=80)
 
 
-def start(num_window_blocks: int, num_blocks: int = 24) -> Run:
+def start(num_window_blocks: int, num_blocks: int = 24, speculation: str = "off") -> Run:
     shape = Shape(num_blocks, 4, 4, 8, 80, num_window_blocks=num_window_blocks)
     runner = fake_runner(shape, window=WINDOW, num_window_layers=1)
-    return Run(build_engine(runner, shape))
+    return Run(build_engine(runner, shape, speculation=speculation))
 
 
 def prompt(seed: int, length: int) -> list[int]:
@@ -30,6 +30,16 @@ def test_requests_finish_with_the_right_text(num_window_blocks: int) -> None:
     window = run.engine.stats().cache.window
     assert window is not None and window.referenced == 0
     assert window.total == num_window_blocks - 1
+
+
+def test_drafts_have_their_parts_and_give_back_what_was_wrong() -> None:
+    run = start(25, num_blocks=60, speculation="auto")
+    texts = [prompt(0, 30), prompt(1, 20), prompt(0, 30), [*prompt(0, 30), *expected_output(prompt(0, 30), 6, 256)]]
+    requests = [make_request(text, 20) for text in texts]
+    for request in requests:
+        (tokens,) = run.generate(request)
+        assert tokens == expected_output(list(request.prompt_token_ids), 20, 256)
+    assert any(run.engine.runner.drafted)  # type: ignore[attr-defined]
 
 
 def test_a_window_group_that_is_full_preempts() -> None:
