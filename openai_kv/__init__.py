@@ -23,6 +23,7 @@ from openai_kv.metrics import (
     StepStats,
     TierStats,
     TransferStats,
+    WindowStats,
 )
 from openai_kv.metrics_exporter import METRICS_CONTRACT_VERSION, MetricsExporter
 from openai_kv.parsing.output import Output, Reading
@@ -67,6 +68,7 @@ __all__ = [
     "Tool",
     "ToolParser",
     "TransferStats",
+    "WindowStats",
     "__version__",
     "hookimpl",
     "json_of",

@@ -110,6 +110,8 @@ class EngineBuilder:
             optimize=engine.optimize,
             quantization=model.quantization,
             batch_invariant=engine.batch_invariant,
+            window_layout="full" if self.tiers else cache.window_layout,  # tiers keep whole blocks
+            window_share=cache.window_share,
             cuda_graphs=engine.cuda_graphs,
         )
 
@@ -122,6 +124,8 @@ class EngineBuilder:
             observer=self.exporters,
             pin_limits=pin_limits(self.settings.cache),
             demotion=Demotion(runner.info.identity, [self._rule(tier) for tier in self.tiers]),
+            window=runner.info.window,
+            num_window_blocks=runner.num_window_blocks,
         )
 
     def _rule(self, tier: CacheTier) -> DemotionRule:

@@ -23,7 +23,15 @@ environment, the environment over the file. API keys come from the environment o
 GENERAL = ("config", "home")
 PLUGIN_OPTIONS = ("config", "server.metrics_exporters", "cache.eviction_policy", "cache.plugins_dir", "cache.tiers")
 SIMULATE_OPTIONS = ("config", "cache.plugins_dir")
-PLAN_OPTIONS = (*GENERAL, "model.dtype", "model.trust_remote_code", "cache.block_size", "cache.kv_cache_dtype")
+PLAN_OPTIONS = (
+    *GENERAL,
+    "model.dtype",
+    "model.trust_remote_code",
+    "cache.block_size",
+    "cache.kv_cache_dtype",
+    "cache.window_layout",
+    "cache.window_share",
+)
 OWN = "own."  # begins the names of what is no setting, but the command's own
 
 

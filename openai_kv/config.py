@@ -101,6 +101,12 @@ class CacheSettings(Section):
         "auto", description="memory for KV blocks: 1GiB, or 0.9 of what weights and a step leave; auto: 1GiB, CUDA 0.9"
     )
     kv_cache_dtype: Dtype = Field("auto", description="type of K and V in the KV blocks; auto = that of the weights")
+    window_layout: Literal["auto", "full"] = Field(
+        "auto", description="auto: layers with a sliding window free what it leaves behind; full: they keep everything"
+    )
+    window_share: float = Field(
+        0.25, gt=0, le=1, description="blocks for layers with a window, for each block of the others"
+    )
     eviction_policy: str = Field("lru", min_length=1, description="which cached blocks go first: a plugin's name")
     plugins_dir: str = Field("", description="folder whose *.py files are loaded as plugins; empty = off")
     num_hidden_slots: int = Field(1024, ge=0, description="prompts whose last hidden state is kept for exact repeats")

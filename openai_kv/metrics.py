@@ -27,12 +27,34 @@ class TierStats:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowStats:
+    """The blocks of a window group's pool, counted like those of CacheStats."""
+
+    total: int
+    free: int
+    cached: int
+    referenced: int
+    pinned: int
+    pinned_idle: int
+    evictions: int
+
+    @property
+    def used(self) -> int:
+        return self.cached + self.referenced
+
+    @property
+    def memory_pressure(self) -> float:
+        return (self.referenced + self.pinned_idle) / self.total
+
+
+@dataclass(frozen=True, slots=True)
 class CacheStats:
     """The cache between two steps. Blocks: free + cached + referenced == total; the pinned ones are among them.
 
     `hits` (requests) and `hit_tokens` have an entry for each of exact, radix and partial.
     `pins` counts hard pins, `expired_blocks` those dropped after a day unused, `pinned_idle` the pinned blocks that no
     running request holds. `promoted_tokens`: those of the hit ones that came from tiers, by location; `tiers`.
+    `window`: of the window group, if there is one.
     """
 
     total: int
@@ -57,6 +79,7 @@ class CacheStats:
     pinned_idle: int = 0
     promoted_tokens: Mapping[str, int] = field(default_factory=dict)
     tiers: tuple[TierStats, ...] = ()
+    window: WindowStats | None = None
 
     @property
     def used(self) -> int:
@@ -64,8 +87,12 @@ class CacheStats:
 
     @property
     def memory_pressure(self) -> float:
-        """Share of the blocks that no new request can get: neither free nor evictable, soft-pinned ones can go."""
-        return (self.referenced + self.pinned_idle) / self.total
+        """Share of the blocks that no new request can get: neither free nor evictable, soft-pinned ones can go.
+
+        Of the group that has fewer left, if there are two.
+        """
+        pressure = (self.referenced + self.pinned_idle) / self.total
+        return pressure if self.window is None else max(pressure, self.window.memory_pressure)
 
     @property
     def hit_count(self) -> int:

@@ -12,6 +12,8 @@ from openai_kv.request import FinishReason, Pooling, SamplingParams, TokenConstr
 class BlockCopy:
     """Copy-on-write: the first `num_tokens` slots of block `source` go to block `target`, in every layer.
 
+    In those of a window group it is from `window_source` to `window_target`, blocks of that group's pool.
+
     A step's copies all happen before its forward pass, as if all sources were read before any target is written:
     a source may be evicted and handed out again within the same step.
     """
@@ -19,6 +21,8 @@ class BlockCopy:
     source: int
     target: int
     num_tokens: int
+    window_source: int = 0
+    window_target: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class ScheduledRequest:
     `seed`, `choice` and the number of output tokens name the draw. `prompt_token_ids`, `output_token_ids` are for
     penalties. `prompt_logprobs`: report this many at every row that a token of the prompt follows; None: no report.
     `constraint` rules tokens out. `pooling`: how this step's rows, or the stored hidden state, contribute to a vector.
+    `window_block_ids`: the block table of a window group, if there is one, as far as this step goes.
     """
 
     request_id: str
@@ -67,6 +72,7 @@ class ScheduledRequest:
     prompt_logprobs: int | None = None
     constraint: TokenConstraint | None = None
     pooling: Pooling | None = None
+    window_block_ids: Sequence[int] = ()
     num_drafts: int = 0
 
     @property
@@ -118,7 +124,8 @@ class ModelRunnerOutput:
 class ModelInfo:
     """What the rest of the server needs to know of the loaded model.
 
-    `block_bytes`: bytes of K and V of one block over all layers. `identity`: hex digits over all that K and V depend
+    `block_bytes`: bytes of K and V of one block over all layers but those of a window group: `num_window_layers`, which
+    see `window` tokens, and whose blocks take `window_block_bytes`. `identity`: hex digits over all that K and V depend
     on but tokens, weights included.
     """
 
@@ -135,6 +142,9 @@ class ModelInfo:
     block_bytes: int
     fingerprint: str
     identity: str = ""
+    window: int = 0
+    num_window_layers: int = 0
+    window_block_bytes: int = 0
 
 
 class ModelRunner(Protocol):

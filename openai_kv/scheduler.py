@@ -210,7 +210,11 @@ class Scheduler:
         count = request.choice == 0 and request.num_cached_tokens is None and not may_grow
         # A block to grow for each that runs, or the newcomer would be preempted as soon as one of them needs it.
         spare = len(self.running)
-        copies = self.manager.admit(request.info, hit, len(request.token_ids), count=count, spare=spare)
+        num_tokens = min(len(request.token_ids) - hit.num_tokens, plan.budget)
+        end = hit.num_tokens + num_tokens
+        copies = self.manager.admit(
+            request.info, hit, len(request.token_ids), count=count, spare=spare, window_tokens=end
+        )
         if copies is None:
             return False
         plan.copies.extend(copies)
@@ -263,6 +267,7 @@ class Scheduler:
             prompt_logprobs=request.params.prompt_logprobs if request.lacks_prompt_logprobs else None,
             constraint=request.constraint,
             pooling=request.params.pooling if complete or request.params.pooling is Pooling.MEAN else None,
+            window_block_ids=self.manager.window_block_ids(request.request_id),
             num_drafts=len(drafts),
         )
 
@@ -303,6 +308,7 @@ class Scheduler:
             self.manager.store_exact(request.request_id, request.prompt_token_ids, slot)
         if after >= request.num_prompt_tokens and not request.num_output_tokens:
             self.manager.pins.keep(request.info, request.prompt_token_ids, request.num_cached_tokens or 0)
+        self.manager.slide(request.request_id, after)
 
     def _settle(self, request: Request) -> None:
         """Its hit is complete once the computed and the promoted blocks have met."""

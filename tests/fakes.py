@@ -77,7 +77,8 @@ def fake_info(**changes: object) -> ModelInfo:
 class FakeModelRunner:
     """Counts what it runs: `rows` is a list, one entry a step, of the positions that went through "layers".
 
-    `model` says the token after a context. `drafted` has the drafts of each step, by request.
+    `model` says the token after a context. `drafted` has the drafts of each step, by request. With `num_window_blocks`
+    it has a second pool, and each row checks what it sees there of `info.window` tokens.
     """
 
     num_blocks: int
@@ -85,10 +86,12 @@ class FakeModelRunner:
     info: ModelInfo = field(default_factory=fake_info)
     rows: list[dict[str, range]] = field(default_factory=list)
     fail_at: Iterable[int] = ()
+    num_window_blocks: int = 0
     model: Model = next_token
     drafted: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._window_pool = [[EMPTY] * self.block_size for _ in range(self.num_window_blocks)]
         self._pool = [[EMPTY] * self.block_size for _ in range(self.num_blocks)]
         self._hidden: dict[int, int] = {}
 
@@ -103,9 +106,10 @@ class FakeModelRunner:
         if scheduled.step in self.fail_at:
             raise RuntimeError(f"step {scheduled.step} fails on purpose")
         saved = [repr(self._pool[save.block_id]).encode().ljust(self.info.block_bytes) for save in scheduled.saves]
-        sources = [list(self._pool[copy.source][: copy.num_tokens]) for copy in scheduled.copies]
-        for copy, tokens in zip(scheduled.copies, sources, strict=True):
-            self._pool[copy.target][: copy.num_tokens] = tokens
+        _copy(self._pool, [(copy.source, copy.target, copy.num_tokens) for copy in scheduled.copies])
+        if self._window_pool:
+            parts = [(copy.window_source, copy.window_target, copy.num_tokens) for copy in scheduled.copies]
+            _copy(self._window_pool, parts)
         for load in scheduled.loads:
             self._pool[load.block_id] = ast.literal_eval(bytes(load.payload).decode().strip())
         stored = {r.request_id: self._hidden[r.hidden_slot] for r in scheduled.requests if r.hidden_slot is not None}
@@ -168,10 +172,24 @@ class FakeModelRunner:
         for position, token_id in enumerate(request.token_ids, start):
             block = request.block_ids[position // self.block_size]
             self._pool[block][position % self.block_size] = token_id
+            if self._window_pool:
+                part = request.window_block_ids[position // self.block_size]
+                assert part, "the null block is never written"
+                self._window_pool[part][position % self.block_size] = token_id
         return range(start, start + len(request.token_ids))
 
     def _read(self, request: ScheduledRequest) -> list[int]:
         end = request.num_computed_tokens + len(request.token_ids)
         slots = [token for block in request.block_ids for token in self._pool[block]]
         assert EMPTY not in slots[:end], "attention over a slot that nobody wrote"
+        if self._window_pool:
+            seen = slice(max(0, request.num_computed_tokens - self.info.window + 1), end)
+            windowed = [token for part in request.window_block_ids for token in self._window_pool[part]]
+            assert windowed[seen] == slots[seen], "the window group holds something else"
         return slots[:end]
+
+
+def _copy(pool: list[list[int]], copies: Sequence[tuple[int, int, int]]) -> None:
+    sources = [list(pool[source][:count]) for source, _, count in copies]
+    for (_, target, count), tokens in zip(copies, sources, strict=True):
+        pool[target][:count] = tokens

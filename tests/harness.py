@@ -39,6 +39,7 @@ class Shape:
     max_num_batched_tokens: int = 64
     max_model_len: int = 128
     num_hidden_slots: int = 8
+    num_window_blocks: int = 0
 
 
 def free_rows(rows: int) -> float:
@@ -59,6 +60,7 @@ def build_engine(
     cache_clock: Callable[[], float] = time.monotonic,
     tiers: Tiers | None = None,
     rules: Sequence[DemotionRule] = (),
+    num_window_blocks: int = 0,
     speculation: str = "off",
     step_seconds: Callable[[int], float] = free_rows,
     max_draft_tokens: int = 8,
@@ -74,6 +76,8 @@ def build_engine(
         pin_limits=pin_limits,
         clock=cache_clock,
         demotion=Demotion(runner.info.identity, rules),
+        window=runner.info.window,
+        num_window_blocks=num_window_blocks or shape.num_window_blocks,
     )
     limits = SchedulerLimits(
         shape.max_num_seqs, shape.max_num_batched_tokens, shape.max_model_len, runner.info.eos_token_ids
@@ -90,7 +94,9 @@ def fake_runner(shape: Shape, **info: object) -> FakeModelRunner:
         "eos_token_ids": frozenset({257}),
         "max_model_len": shape.max_model_len,
     }
-    return FakeModelRunner(shape.num_blocks, shape.block_size, fake_info(**(values | info)))
+    return FakeModelRunner(
+        shape.num_blocks, shape.block_size, fake_info(**(values | info)), num_window_blocks=shape.num_window_blocks
+    )
 
 
 def make_request(

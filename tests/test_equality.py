@@ -43,16 +43,19 @@ class Subject:
     near_ties: list[str] = field(default_factory=list)
     references: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
-    def run(self, shape: Shape, backend: str) -> Run:
+    def run(self, shape: Shape, backend: str, **more: Any) -> Run:
         settings = RunnerSettings(
             block_size=shape.block_size,
             num_blocks=shape.num_blocks,
             num_hidden_slots=shape.num_hidden_slots,
             max_model_len=shape.max_model_len,
+            max_num_batched_tokens=shape.max_num_batched_tokens,
+            **more,
         )
         runner = ModelRunner(self.paged, select_backend(backend, CPU), self.name, settings)
         assert runner.info.attention_backend == backend, "the backend that this test is about"
-        return Run(build_engine(runner, shape, tokenizer=self.tokenizer, speculation=self.speculation))
+        options: dict[str, Any] = {"speculation": self.speculation, "num_window_blocks": runner.num_window_blocks}
+        return Run(build_engine(runner, shape, tokenizer=self.tokenizer, **options))
 
     def prompt(self, seed: int, length: int) -> list[int]:
         generator = torch.Generator().manual_seed(seed)

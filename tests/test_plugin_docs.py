@@ -29,6 +29,7 @@ from openai_kv import (
     TierStats,
     ToolParser,
     TransferStats,
+    WindowStats,
 )
 from openai_kv.plugins import load_plugins
 from openai_kv.request import RequestInfo
@@ -40,6 +41,7 @@ RECORDS = {
         drafts draft_tokens accepted_draft_tokens""",
     CacheStats: """total free cached referenced block_size referenced_slots_used tree_nodes exact_entries namespaces
         hits hit_tokens miss_count prompt_tokens evictions_by_policy duplicate_blocks""",
+    WindowStats: "total free cached referenced pinned pinned_idle evictions",
     LookupStats: "info hit_kind num_hit_tokens reuse_gap_seconds resumed",
     EvictionStats: "policy block_id num_tokens hit_count lifetime_seconds idle_seconds seconds",
     TierStats: "name plugin blocks num_bytes max_bytes demoted_blocks promoted_blocks problems available",

@@ -32,7 +32,8 @@ class Allocation:
     """The block table of a running request, with room for `num_tokens`.
 
     The first `num_cached` blocks are the tree's own chain. `detached`: the cache was reset meanwhile, and what this
-    request computes on top of older blocks stays private.
+    request computes on top of older blocks stays private. `window_ids` are the blocks' window parts as far as they are
+    needed by now; before `window_start` they are behind the window and 0.
     """
 
     info: RequestInfo
@@ -40,12 +41,19 @@ class Allocation:
     num_cached: int
     blocks: list[Block] = field(default_factory=list)
     block_ids: list[int] = field(default_factory=list)
+    window_ids: list[int] = field(default_factory=list)
+    window_start: int = 0
     num_tokens: int = 0
     detached: bool = False
 
     def extend(self, blocks: Sequence[Block]) -> None:
         self.blocks.extend(blocks)
         self.block_ids.extend(block.block_id for block in blocks)
+
+    @property
+    def window_blocks(self) -> list[Block]:
+        """Those whose window part it holds."""
+        return self.blocks[self.window_start : len(self.window_ids)]
 
     def cut(self, count: int) -> list[Block]:
         """Keep the first `count` blocks; returns the others."""

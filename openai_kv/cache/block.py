@@ -29,6 +29,10 @@ class Block:
     that end in it. `node` is the radix tree node it is in, None: not cached. `in_memory`: its writer wanted it in no
     slower tier. `attention` gathers attention mass until the block is cached and a policy may hear of it.
     `content_key` and `tiers` are Demotion's.
+
+    `window_id` is the block of the window group's pool with its part for layers that see a window only, 0: none (see
+    WindowPool). `window_refs`, `window_pins`, `window_soft` count who needs that part; `window_wanted`: it was computed
+    more than once.
     """
 
     __slots__ = (
@@ -57,6 +61,11 @@ class Block:
         "tiers",
         "token_ids",
         "turn",
+        "window_id",
+        "window_pins",
+        "window_refs",
+        "window_soft",
+        "window_wanted",
     )
 
     def __init__(self, block_id: int) -> None:
@@ -64,6 +73,7 @@ class Block:
         self.ref_count = 0
         self.pin_count = self.soft_count = 0
         self.pins: tuple[Pin, ...] = ()
+        self.window_id = self.window_refs = self.window_pins = self.window_soft = 0
         self.clear()
 
     def clear(self) -> None:
@@ -85,6 +95,7 @@ class Block:
         self.in_memory = False
         self.content_key = b""
         self.tiers = 0
+        self.window_wanted = False
 
     def acquire(self) -> None:
         self.ref_count += 1

@@ -1,6 +1,7 @@
 """BlockTables: which blocks the running requests hold, what of them is still empty, and what each has stored."""
 
 from openai_kv.cache.allocation import Allocation, WriteCount
+from openai_kv.cache.block import Block
 from openai_kv.cache.hit import CacheHit
 from openai_kv.cache.store import BlockStore
 from openai_kv.request import RequestInfo
@@ -14,6 +15,7 @@ class BlockTables:
         self.written: dict[str, WriteCount] = {}  # of preempted requests too
         self.num_empty_slots = 0  # in referenced blocks: the ends of the tables
         self._store = store
+        self._windows = store.windows
         self._size = store.tree.block_size
 
     def __getitem__(self, request_id: str) -> Allocation:
@@ -26,8 +28,17 @@ class BlockTables:
         written.settle(hit.num_tokens)
         allocation = Allocation(info, written, len(hit.blocks), num_tokens=len(hit.blocks) * self._size)
         allocation.extend(hit.blocks)
+        self._open_window(allocation, self._windows.first(hit.num_tokens))
         self.by_request[info.request_id] = allocation
         return allocation
+
+    def _open_window(self, allocation: Allocation, start: int) -> None:
+        if not self._windows.window:
+            return
+        allocation.window_start, seen = start, allocation.blocks[start:]
+        for block in seen:
+            self._windows.acquire(block)
+        allocation.window_ids = [0] * start + [block.window_id for block in seen]
 
     def num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._size)
@@ -40,9 +51,41 @@ class BlockTables:
         self.num_empty_slots += count * self._size - (num_tokens - allocation.num_tokens)
         allocation.num_tokens = num_tokens
 
+    def num_missing_parts(self, allocation: Allocation, num_tokens: int) -> int:
+        """How many window parts have to be taken before its first `num_tokens` tokens are computed."""
+        return max(0, self._windows.end(num_tokens) - len(allocation.window_ids))
+
+    def extend_window(self, allocation: Allocation, num_tokens: int) -> None:
+        """Give it the window parts for its first `num_tokens` tokens; there is room for them."""
+        for block in allocation.blocks[len(allocation.window_ids) : self._windows.end(num_tokens)]:
+            self._windows.take(block)
+            allocation.window_ids.append(block.window_id)
+
+    def slide(self, allocation: Allocation, num_tokens: int) -> None:
+        """It has computed `num_tokens`: window parts that nothing behind them sees are let go."""
+        start = self._windows.first(num_tokens)
+        for index in range(allocation.window_start, start):
+            self._windows.release(allocation.blocks[index], passed=True)
+            allocation.window_ids[index] = 0
+        allocation.window_start = max(start, allocation.window_start)
+
+    def replace(self, allocation: Allocation, index: int, held: Block) -> None:
+        """Hold `held`, which has the same content, instead of the request's own block."""
+        block = allocation.blocks[index]
+        self._store.share([held])
+        allocation.replace(index, held)
+        if allocation.window_start <= index < len(allocation.window_ids):
+            self._windows.move(block, held)
+            allocation.window_ids[index] = held.window_id
+        self._store.release([block])
+
     def shrink(self, allocation: Allocation, num_tokens: int) -> None:
         """Let it hold no more than `num_tokens`; what was behind them must not be cached."""
-        surplus = allocation.cut(self.num_blocks(num_tokens))
+        count = self.num_blocks(num_tokens)
+        for block in reversed(allocation.blocks[max(count, allocation.window_start) : len(allocation.window_ids)]):
+            self._windows.release(block)
+        del allocation.window_ids[count:]
+        surplus = allocation.cut(count)
         self.num_empty_slots += allocation.num_tokens - num_tokens - len(surplus) * self._size
         allocation.num_tokens = num_tokens
         self._store.release(reversed(surplus))
@@ -53,6 +96,8 @@ class BlockTables:
         if allocation is None:
             return
         self.num_empty_slots -= len(allocation.blocks) * self._size - allocation.num_tokens
+        for block in reversed(allocation.window_blocks):
+            self._windows.release(block)
         self._store.release(reversed(allocation.blocks))
 
     def detach(self) -> None:

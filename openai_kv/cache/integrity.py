@@ -13,6 +13,7 @@ from openai_kv.cache.pins import Pins
 from openai_kv.cache.pool import BlockPool
 from openai_kv.cache.radix_tree import RadixTree
 from openai_kv.cache.store import BlockStore
+from openai_kv.cache.window_integrity import check_windows
 from openai_kv.errors import IntegrityError
 
 
@@ -24,6 +25,7 @@ def check_integrity(store: BlockStore, allocations: Collection[Allocation]) -> N
     _check_candidates(store.tree, store.evictor, store.pins, indexed)
     _check_exact(store.tree, store.exact)
     _check_pins(store.pool, store.tree, store.pins)
+    check_windows(store, allocations)
 
 
 def _require(condition: bool, problem: str) -> None:

@@ -10,9 +10,9 @@ from openai_kv.cache.block_tables import BlockTables
 from openai_kv.cache.continuation import continuation
 from openai_kv.cache.demotion import Demotion
 from openai_kv.cache.eviction import CacheObserver, NullObserver
-from openai_kv.cache.exact_index import ExactEntry
 from openai_kv.cache.hit import CacheHit, HitKind, ResetResult
 from openai_kv.cache.integrity import check_integrity
+from openai_kv.cache.lookup import find_hit
 from openai_kv.cache.pin import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.cache.prefix_pins import PrefixPins
@@ -30,7 +30,8 @@ class KVCacheManager:
     """A request's way: `lookup`, `admit`, then `allocate_slots` and `cache_blocks` as it grows, `free`, `finish`.
 
     A preempted request is freed and admitted again; `finish` comes once, at its very end. `num_hidden_slots` bounds the
-    exact index. One thread only.
+    exact index. Where layers see only `window` tokens, `num_window_blocks` is the size of their pool, and `slide` gives
+    back what a request has left behind. One thread only.
     """
 
     def __init__(
@@ -44,6 +45,8 @@ class KVCacheManager:
         observer: CacheObserver | None = None,
         pin_limits: PinLimits | None = None,
         demotion: Demotion | None = None,
+        window: int = 0,
+        num_window_blocks: int = 0,
     ) -> None:
         self.block_size = block_size
         self._observer = observer or NullObserver()
@@ -56,6 +59,8 @@ class KVCacheManager:
             observer=self._observer,
             pin_limits=pin_limits,
             demotion=demotion,
+            window=window,
+            num_window_blocks=num_window_blocks,
         )
         self.pins = PrefixPins(self.store)
         self.epoch = time.time() - clock()  # what the clock's zero is in Unix time
@@ -68,24 +73,17 @@ class KVCacheManager:
         """The longest cached prefix of `token_ids`, all of them only if exact. Changes nothing, takes no reference."""
         if info.retention.bypasses:
             return NOTHING
-        tokens = tuple(token_ids)
-        entry = self.store.exact.get(info.namespace, tokens)
-        if entry is not None:
-            return self._exact_hit(len(tokens), entry)
-        match = self.store.tree.find_prefix(info.namespace, tokens[:-1])
-        num_tokens = len(match.blocks) * self.block_size + match.tail_tokens
-        kind = HitKind.PARTIAL if match.tail else HitKind.RADIX if match.blocks else HitKind.MISS
-        return CacheHit(kind, num_tokens, tuple(match.blocks), match.tail, match.tail_tokens, None)
-
-    def _exact_hit(self, num_tokens: int, entry: ExactEntry) -> CacheHit:
-        chain = tuple(self.store.tree.chain(entry.tail))
-        tail_tokens = num_tokens % self.block_size
-        if not tail_tokens:
-            return CacheHit(HitKind.EXACT, num_tokens, chain, None, 0, entry.slot)
-        return CacheHit(HitKind.EXACT, num_tokens, chain[:-1], entry.tail, tail_tokens, entry.slot)
+        return find_hit(self.store, info.namespace, tuple(token_ids))
 
     def admit(
-        self, info: RequestInfo, hit: CacheHit, num_tokens: int, *, count: bool = True, spare: int = 0
+        self,
+        info: RequestInfo,
+        hit: CacheHit,
+        num_tokens: int,
+        *,
+        count: bool = True,
+        spare: int = 0,
+        window_tokens: int | None = None,
     ) -> tuple[BlockCopy, ...] | None:
         """Take `hit` (of a look-up since which nothing changed) and a block table for `num_tokens`, the hit included.
 
@@ -93,19 +91,33 @@ class KVCacheManager:
         It does not fit either if fewer than `spare` blocks would be left for others to grow.
         `count` False for a request that comes back from preemption: it was counted when it was first admitted. Also
         for one that tiers may add to: `count_promoted` follows.
+        Of the first `window_tokens` (None: all) it gets the window parts, what follows is left to `allocate_slots`.
         """
         assert num_tokens >= hit.num_tokens, "a table must hold what was hit"
-        if self._tables.num_blocks(num_tokens) - len(hit.blocks) + spare > self.store.room(hit.blocks):
+        window_tokens = num_tokens if window_tokens is None else window_tokens
+        if not self._fits(hit, num_tokens, window_tokens, spare):
             return None
+        tail_part = hit.tail.window_id if hit.tail is not None else 0  # its block may be evicted for this request
         if count:
             self.store.counters.count_lookup(info, hit)
             self._tell_miss(info, hit)
         self._take(info, hit, resumed=not count)
         allocation = self._tables.open(info, hit)
         self._tables.extend(allocation, num_tokens)
+        self._tables.extend_window(allocation, window_tokens)
         if hit.tail is None:
             return ()
-        return (BlockCopy(hit.tail.block_id, allocation.block_ids[len(hit.blocks)], hit.tail_tokens),)
+        target = allocation.blocks[len(hit.blocks)]
+        return (BlockCopy(hit.tail.block_id, target.block_id, hit.tail_tokens, tail_part, target.window_id),)
+
+    def _fits(self, hit: CacheHit, num_tokens: int, window_tokens: int, spare: int) -> bool:
+        if self._tables.num_blocks(num_tokens) - len(hit.blocks) + spare > self.store.room(hit.blocks):
+            return False
+        windows = self.store.windows
+        if not windows.window:
+            return True
+        new = windows.end(window_tokens) - len(hit.blocks)
+        return new + spare <= windows.room(hit.blocks[windows.first(hit.num_tokens) :])
 
     def _tell_miss(self, info: RequestInfo, hit: CacheHit) -> None:
         if hit.num_tokens < info.num_prompt_tokens - 1 and not info.retention.bypasses:
@@ -164,7 +176,7 @@ class KVCacheManager:
     # Growth
 
     def allocate_slots(self, request_id: str, num_tokens: int, *, spare: int = 0) -> bool:
-        """Let the block table hold `num_tokens` in all; False: it does not fit and nothing changed.
+        """Let the block table hold `num_tokens` in all, with window parts; False: no room, and nothing changed.
 
         What takes blocks does not fit either if fewer than `spare` would be left.
         """
@@ -172,9 +184,18 @@ class KVCacheManager:
         needed = self._tables.num_blocks(num_tokens) - len(allocation.blocks)
         if needed > 0 and needed + spare > self.store.room():
             return False
+        parts = self._tables.num_missing_parts(allocation, num_tokens)
+        if parts and parts + spare > self.store.windows.room():
+            return False
         if num_tokens > allocation.num_tokens:
             self._tables.extend(allocation, num_tokens)
+        self._tables.extend_window(allocation, num_tokens)
         return True
+
+    def slide(self, request_id: str, num_tokens: int) -> None:
+        """`num_tokens` are computed: what the window has left behind is let go, and stays where it is cached."""
+        if self.store.windows.window:
+            self._tables.slide(self._tables[request_id], num_tokens)
 
     def trim_slots(self, request_id: str, num_tokens: int) -> None:
         """Take back what `allocate_slots` gave for more than `num_tokens`, all that is computed so far."""
@@ -192,6 +213,10 @@ class KVCacheManager:
     def block_ids(self, request_id: str) -> list[int]:
         """The block table: position p of the request is in slot p % block_size of block p // block_size of it."""
         return self._tables[request_id].block_ids.copy()
+
+    def window_block_ids(self, request_id: str) -> list[int]:
+        """The same in the window group's pool, as far as it is needed by now; 0, the null block, behind the window."""
+        return self._tables[request_id].window_ids.copy()
 
     # Caching
 
@@ -224,10 +249,13 @@ class KVCacheManager:
             allocation.written.store(end, allocation.info.num_prompt_tokens)
             return
         allocation.written.settle(end)
-        if len(tokens) == self.block_size:
-            self.store.share([held])
-            allocation.replace(index, held)
-            self.store.release([block])
+        if len(tokens) == self.block_size or self._lost(held, tokens):
+            self._tables.replace(allocation, index, held)
+
+    def _lost(self, held: Block, tokens: TokenIds) -> bool:
+        """Whether `held`, in no other way than ours but without its window part, is nobody's: it may become ours."""
+        windows = self.store.windows
+        return windows.window > 0 and not held.window_id and not held.ref_count and held.token_ids == tokens
 
     # Exact prompts
 

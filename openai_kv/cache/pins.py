@@ -10,6 +10,7 @@ from openai_kv.cache.pin import Pin, PinLimits
 from openai_kv.cache.policy import BlockInfo
 from openai_kv.cache.pool import BlockPool
 from openai_kv.cache.radix_tree import RadixTree
+from openai_kv.cache.window_pool import WindowPool
 from openai_kv.errors import PinLimitError
 from openai_kv.request import PinOrder
 
@@ -24,6 +25,7 @@ class Pins:
     def __init__(
         self,
         pool: BlockPool,
+        windows: WindowPool,
         tree: RadixTree,
         settle: Callable[[Block], None],
         clock: Callable[[], float],
@@ -34,7 +36,7 @@ class Pins:
         self.soft: SortedKeyList[Pin, tuple[float, int]] = SortedKeyList(key=_expiry_order)
         self.held_back: dict[BlockInfo, Block] = {}
         self._order = CandidateQueue()
-        self._pool, self._tree = pool, tree
+        self._pool, self._windows, self._tree = pool, windows, tree
         self._settle, self._clock = settle, clock
         self._limits = limits
 
@@ -42,20 +44,27 @@ class Pins:
 
     def pin(self, order: PinOrder, block: Block, num_tokens: int) -> Pin:
         """Pin the first `num_tokens` tokens of the chain that ends with `block`. Raises PinLimitError."""
-        self.check_room(sum(not each.pin_count for each in self._tree.chain(block)))
+        chain = self._tree.chain(block)
+        parts = self._wanted_parts(chain, num_tokens)
+        self.check_room(sum(not each.pin_count for each in chain), sum(not each.window_pins for each in parts))
         now = self._clock()
         pin = Pin(block, num_tokens, order.ttl, now, now + order.ttl, order.pin_id, order.label)
         self.by_id[pin.pin_id] = pin
         self._keep(pin)
         return pin
 
-    def check_room(self, num_blocks: int) -> None:
-        """Raises PinLimitError if one more pin, with `num_blocks` blocks that are not pinned yet, is too much."""
+    def check_room(self, num_blocks: int, num_parts: int) -> None:
+        """Raises PinLimitError if one more pin is too much, with so many blocks and window parts not pinned yet."""
         if len(self.by_id) >= self._limits.max_pins:
             raise PinLimitError(f"There are {len(self.by_id)} pins, and there may be no more.")
         pinned, most = self._pool.num_pinned, share_of(self._limits.max_pinned_fraction, self._pool.num_blocks)
         if pinned + num_blocks > most:
             raise PinLimitError(f"At most {most} blocks may be pinned; {pinned} are, and this needs {num_blocks} more.")
+        pinned, most = self._windows.num_pinned, share_of(self._limits.max_pinned_fraction, self._windows.num_blocks)
+        if pinned + num_parts > most:
+            raise PinLimitError(
+                f"At most {most} blocks of the window may be pinned; {pinned} are, and this needs {num_parts} more."
+            )
 
     def unpin(self, pin_id: str) -> bool:
         """End a hard pin; False: there is none of that id."""
@@ -94,9 +103,11 @@ class Pins:
 
     def _shorten(self, pin: Pin, before: Block | None) -> None:
         self._remove(pin)
+        self._windows.unpin_softly(self._parts(pin))
         self._pool.unpin_softly(pin.block)
         if before is not None:
-            pin.num_tokens = (before.depth + 1) * self._tree.block_size
+            pin.block, pin.num_tokens = before, (before.depth + 1) * self._tree.block_size
+            self._windows.pin_softly(self._parts(pin))
             self._add_soft(pin, before)
 
     def _add_soft(self, pin: Pin, block: Block) -> None:
@@ -108,6 +119,7 @@ class Pins:
             return
         known.ttl = max(known.ttl, pin.ttl)
         self._prolong(known, max(known.expires_at, pin.expires_at))
+        self._windows.unpin_softly(self._parts(known))
         for each in self._tree.chain(block):
             self._pool.unpin_softly(each)
 
@@ -131,11 +143,15 @@ class Pins:
             if pin.is_hard:
                 self._pool.unpin(old)
                 self._pool.pin(new)
+                self._windows.unpin(self._part(old))
+                self._windows.pin(self._part(new))
                 pin.block = new
                 self._add(pin)
             else:
                 self._pool.unpin_softly(old)
                 self._pool.pin_softly(new)
+                self._windows.unpin_softly(self._part(old))
+                self._windows.pin_softly(self._part(new))
                 self._add_soft(pin, new)
         self._settle(new)
 
@@ -165,6 +181,7 @@ class Pins:
         take = self._pool.pin if pin.is_hard else self._pool.pin_softly
         for each in self._tree.chain(pin.block):
             take(each)
+        (self._windows.pin if pin.is_hard else self._windows.pin_softly)(self._parts(pin))
         self._add(pin)
         self._settle(pin.block)
 
@@ -174,7 +191,19 @@ class Pins:
         let_go = self._pool.unpin if pin.is_hard else self._pool.unpin_softly
         for each in self._tree.chain(pin.block):
             let_go(each)
+        (self._windows.unpin if pin.is_hard else self._windows.unpin_softly)(self._parts(pin))
         self._settle(pin.block)
+
+    def _part(self, block: Block) -> list[Block]:
+        """The last block of a pin, whose window part is always wanted if there are any."""
+        return [block] if self._windows.window else []
+
+    def _parts(self, pin: Pin) -> list[Block]:
+        """The blocks whose window parts it keeps."""
+        return self._wanted_parts(self._tree.chain(pin.block), pin.num_tokens) if self._windows.window else []
+
+    def _wanted_parts(self, chain: list[Block], num_tokens: int) -> list[Block]:
+        return [chain[index] for index in self._windows.wanted(num_tokens)]
 
     def _prolong(self, pin: Pin, expires_at: float) -> None:
         self.soft.remove(pin)

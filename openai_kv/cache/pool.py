@@ -86,7 +86,7 @@ class BlockPool:
 
     def free(self, block: Block) -> None:
         """Put an unreferenced block, already out of every index, back on the free list."""
-        assert block.ref_count == block.pin_count == block.soft_count == 0, f"{block} is in use"
+        assert block.ref_count == block.pin_count == block.soft_count == block.window_id == 0, f"{block} is in use"
         assert block.node is None, f"{block} is cached"
         block.clear()
         self._free.append(block)

@@ -27,12 +27,12 @@ class PrefixPins:
                 self._store.pins.mark(block, wanted.num_tokens, wanted.ttl)
         if info.retention.pin is not None:
             with suppress(PinLimitError):  # whoever ordered it will ask for it, and be told then
-                pin = self.pin(info.retention.pin, info.namespace, prompt)
-                if pin is not None:
-                    pin.num_cached_tokens = num_cached_tokens
+                block = self._last_block(info.namespace, tuple(prompt))
+                if block is not None:
+                    self._set(info.retention.pin, block, len(prompt), num_cached_tokens)
 
     def pin(self, order: PinOrder, namespace: str, prompt: Sequence[int]) -> Pin | None:
-        """The hard pin of this order, set now unless it is; None: not all of `prompt` is cached.
+        """The hard pin of this order, set now unless it is; None: not all of `prompt` can be hit.
 
         Raises PinLimitError, also for a prompt that is still to be computed.
         """
@@ -40,12 +40,20 @@ class PrefixPins:
         if known is not None:
             return known
         block = self._last_block(namespace, tuple(prompt))
-        if block is not None:
-            pin = self._store.pins.pin(order, block, len(prompt))
-            pin.num_cached_tokens = len(prompt)
-            return pin
-        self._store.pins.check_room(self._num_unpinned(namespace, tuple(prompt)))
+        if block is not None and self._can_be_hit(block, len(prompt)):
+            return self._set(order, block, len(prompt), len(prompt))
+        self._store.pins.check_room(*self._num_unpinned(namespace, tuple(prompt)))
         return None
+
+    def _set(self, order: PinOrder, block: Block, num_tokens: int, num_cached_tokens: int) -> Pin:
+        pin = self._store.pins.by_id.get(order.pin_id) or self._store.pins.pin(order, block, num_tokens)
+        pin.num_cached_tokens = num_cached_tokens
+        return pin
+
+    def _can_be_hit(self, block: Block, num_tokens: int) -> bool:
+        """At least the whole blocks: the part of the last one may have been lost to a sibling that goes on."""
+        reach = self._store.windows.reach(self._store.tree.chain(block), num_tokens)
+        return reach >= num_tokens - num_tokens % self._store.tree.block_size
 
     def unpin(self, pin_id: str) -> bool:
         """End a hard pin; False: there is none of that id, or no more."""
@@ -64,10 +72,12 @@ class PrefixPins:
         size = self._store.tree.block_size
         return last if len(match.blocks) * size + match.tail_tokens == len(tokens) else None
 
-    def _num_unpinned(self, namespace: str, tokens: TokenIds) -> int:
-        """How many blocks of `tokens`, cached or not, no pin keeps yet."""
+    def _num_unpinned(self, namespace: str, tokens: TokenIds) -> tuple[int, int]:
+        """How many blocks, and how many window parts, of `tokens`, cached or not, no pin keeps yet."""
         match, size = self._store.tree.find_prefix(namespace, tokens), self._store.tree.block_size
         kept = [*match.blocks]
         if match.tail is not None and match.tail_tokens == len(match.tail.token_ids):
             kept.append(match.tail)  # its pins move to the block that goes on from it
-        return -(-len(tokens) // size) - sum(block.pin_count > 0 for block in kept)
+        wanted = self._store.windows.wanted(len(tokens))
+        parts = len(wanted) - sum(block.window_pins > 0 for block in kept[wanted.start :])
+        return -(-len(tokens) // size) - sum(block.pin_count > 0 for block in kept), parts

@@ -19,6 +19,11 @@ class PrefixMatch:
     tail: Block | None
     tail_tokens: int
 
+    @property
+    def matched(self) -> list[Block]:
+        """The whole blocks and the tail."""
+        return self.blocks if self.tail is None else [*self.blocks, self.tail]
+
 
 class RadixTree:
     """One root per namespace, there as long as it has children. All blocks but the last of a leaf are full."""

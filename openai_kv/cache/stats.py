@@ -2,7 +2,8 @@
 
 from openai_kv.cache.block_tables import BlockTables
 from openai_kv.cache.store import BlockStore
-from openai_kv.metrics import CacheStats
+from openai_kv.cache.window_pool import WindowPool
+from openai_kv.metrics import CacheStats, WindowStats
 
 
 def cache_stats(store: BlockStore, tables: BlockTables) -> CacheStats:
@@ -30,4 +31,17 @@ def cache_stats(store: BlockStore, tables: BlockTables) -> CacheStats:
         expired_blocks=counters.expired,
         pinned_idle=pool.num_pinned_idle,
         promoted_tokens=dict(counters.promoted),
+        window=window_stats(store.windows) if store.windows.window else None,
+    )
+
+
+def window_stats(windows: WindowPool) -> WindowStats:
+    return WindowStats(
+        total=windows.num_blocks,
+        free=windows.num_free,
+        cached=windows.num_cached,
+        referenced=windows.num_referenced,
+        pinned=windows.num_pinned,
+        pinned_idle=windows.num_pinned_idle,
+        evictions=windows.evictions,
     )

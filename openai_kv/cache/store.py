@@ -15,6 +15,7 @@ from openai_kv.cache.pins import Pins
 from openai_kv.cache.policy import CacheInfo, EvictionPolicy
 from openai_kv.cache.pool import BlockPool
 from openai_kv.cache.radix_tree import RadixTree
+from openai_kv.cache.window_pool import WindowPool
 from openai_kv.metrics import EvictionStats
 from openai_kv.request import RequestInfo
 
@@ -22,7 +23,7 @@ SECONDS_UNUSED = 24 * 3600.0  # OpenAI's prompt_cache_retention = "24h"
 
 
 class BlockStore:
-    """Pool, radix tree, exact index and evictor, kept in step with each other."""
+    """Pools, radix tree, exact index and evictor, kept in step with each other."""
 
     def __init__(
         self,
@@ -35,12 +36,15 @@ class BlockStore:
         observer: CacheObserver,
         pin_limits: PinLimits | None = None,
         demotion: Demotion | None = None,
+        window: int = 0,
+        num_window_blocks: int = 0,
     ) -> None:
         self.pool = BlockPool(num_blocks)
+        self.windows = WindowPool(window, num_window_blocks, block_size)
         self.tree = RadixTree(block_size)
         self.exact = ExactIndex(num_hidden_slots)
         self.evictor = Evictor(policy, observer)
-        self.pins = Pins(self.pool, self.tree, self._settle, clock, pin_limits or PinLimits())
+        self.pins = Pins(self.pool, self.windows, self.tree, self._settle, clock, pin_limits or PinLimits())
         self.counters = CacheCounters()
         self.demotion = demotion or Demotion("", ())
         self._last_use = LastUse(num_blocks)
@@ -212,6 +216,7 @@ class BlockStore:
         self.pins.release(block)
         self.evictor.forget(block)
         self.tree.remove(block)
+        self.windows.drop(block)
         block.clear()
         if block.ref_count == 0:
             self.pool.free(block)

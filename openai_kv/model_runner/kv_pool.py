@@ -79,7 +79,7 @@ class KVPool:
         Whole blocks are copied: what lies behind `num_tokens` is never read before the target's owner wrote it, and
         one indexed copy per tensor is cheaper than many ragged ones.
         """
-        if not copies:
+        if not copies or not self.layers:
             return
         device = self.layers[0].key.device
         sources = to_device([copy.source for copy in copies], torch.int64, device)

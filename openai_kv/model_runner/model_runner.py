@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from openai_kv import __version__
 from openai_kv.model_runner.activations import DryStep, step_bytes
 from openai_kv.model_runner.attention.backend import AttentionBackend
 from openai_kv.model_runner.attention.cpu import CpuBackend
+from openai_kv.model_runner.attention.grouped import GroupedStep
 from openai_kv.model_runner.attention.interface import PagedStep
 from openai_kv.model_runner.attention.reads import AttentionReads
 from openai_kv.model_runner.attention.select import select_backend
@@ -23,16 +25,18 @@ from openai_kv.model_runner.graphs import CudaRecorder, DecodeGraphs, GraphLimit
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_pool import KVPool, token_bytes
+from openai_kv.model_runner.layer_groups import LayerGroups
 from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
 from openai_kv.model_runner.logprobs import MAX_ROWS, token_logprobs
 from openai_kv.model_runner.memory import return_freed
+from openai_kv.model_runner.pool_sizes import PoolShares
 from openai_kv.model_runner.pooling import pool
 from openai_kv.model_runner.probe import ModelShapes, check, check_invariant, measure
 from openai_kv.model_runner.sampler import Sampler
 from openai_kv.model_runner.settings import RunnerSettings
-from openai_kv.model_runner.sizing import max_model_len_of, num_blocks_of
+from openai_kv.model_runner.sizing import max_model_len_of, pool_sizes_of
 from openai_kv.model_runner.transfer import to_device
-from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.outputs import BlockCopy, ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import TokenLogprobs
 
 LEADING_BLOCKS = 32  # few, as sorting costs time in each step
@@ -70,18 +74,22 @@ class ModelRunner:
         longest = min(filter(None, (settings.max_model_len, model.max_model_len)), default=None)
         dry = DryStep(model, backend, shapes.layers, dtype, longest)
         reserved = step_bytes(dry, settings.max_num_batched_tokens, settings.max_num_seqs)
+        self.groups = LayerGroups.of(shapes.windows, longest, settings.window_layout)
+        shares = _shares(settings, shapes, self.groups, dtype, longest)
+        sizes = pool_sizes_of(settings, shares, self.device, reserved)
+        options: dict[str, Any] = {"block_size": settings.block_size, "dtype": dtype, "device": self.device}
         self.kv_pool = KVPool.allocate(
-            shapes.layers,
-            num_blocks=num_blocks_of(
-                settings, token_bytes(shapes.layers, dtype) * settings.block_size, self.device, reserved
-            ),
-            block_size=settings.block_size,
-            dtype=dtype,
-            device=self.device,
+            self.groups.full(shapes.layers),
+            num_blocks=sizes.num_blocks,
             spare_blocks=int(record is not None),
+            **options,
         )
+        self.window_pool: KVPool | None = None
+        if self.groups.window:
+            windowed = self.groups.in_window(shapes.layers)
+            self.window_pool = KVPool.allocate(windowed, num_blocks=sizes.num_window_blocks, **options)
         self.sampler = Sampler(model.eos_token_ids)
-        self.info = _info(model, shapes, backend, name, settings, self.kv_pool)
+        self.info = _info(model, shapes, backend, name, settings, self.kv_pool, self.groups, shares)
         self._needs_attention = settings.needs_attention
         self._reads = AttentionReads.of(shapes.layers, shapes.windows, dtype)
         self._graphs = self._record(record, settings.max_num_seqs) if record else None
@@ -110,11 +118,16 @@ class ModelRunner:
             check_invariant(model, backend)
         return runner
 
+    @property
+    def num_window_blocks(self) -> int:
+        """With the null block; 0: there is no window group."""
+        return 0 if self.window_pool is None else self.window_pool.num_blocks
+
     @torch.inference_mode()
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         """Saves, copies, loads, the rows' forward pass, then what each request wants: a token, its part of a vector."""
         saved = self.kv_pool.read_blocks([save.block_id for save in scheduled.saves])
-        self.kv_pool.copy(scheduled.copies)
+        self._copy(scheduled.copies)
         self.kv_pool.write_blocks(
             [load.block_id for load in scheduled.loads], [load.payload for load in scheduled.loads]
         )
@@ -123,15 +136,16 @@ class ModelRunner:
         if not running:
             sampled, pooled = self._sample(scheduled.requests, rows), pool(scheduled.requests, rows)
             return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs, pooled=pooled, saved=saved)
-        batch = InputBatch.build(running, self.kv_pool.block_size, self.device)
-        mass = self._new_mass()
-        states = self._forward(batch, mass)
+        windowed = self.window_pool is not None
+        batch = InputBatch.build(running, self.kv_pool.block_size, self.device, windowed=windowed)
+        step = self._new_step(batch)
+        states = self._forward(batch, step)
         self._write_slots(running, states[batch.last_rows])
         rows |= _by_request(running, states)
         sampled = self._sample(scheduled.requests, rows)
         return ModelRunnerOutput(
             sampled.token_ids,
-            {} if mass is None else _by_block(mass, batch.metadata.block_tables),
+            step.mass_by_block(),
             self._reads.in_step(batch.metadata),
             sampled.logprobs,
             self._prompt_logprobs(running, rows),
@@ -139,29 +153,40 @@ class ModelRunner:
             saved,
         )
 
-    def _forward(self, batch: InputBatch, mass: Tensor | None) -> Tensor:
-        """The final hidden states [T, hidden_size]."""
-        if self._graphs is not None and mass is None and self._graphs.takes(batch):
-            return self._graphs.forward(batch)
-        return self._run_layers(batch, mass)
+    def _new_step(self, batch: InputBatch) -> GroupedStep:
+        full = PagedStep(self.backend, self.kv_pool, batch.metadata, self._new_mass(self.kv_pool))
+        if self.window_pool is None or batch.window is None:
+            return GroupedStep(self.groups, full)
+        window = PagedStep(self.backend, self.window_pool, batch.window, self._new_mass(self.window_pool))
+        return GroupedStep(self.groups, full, window)
 
-    def _run_layers(self, batch: InputBatch, mass: Tensor | None = None) -> Tensor:
-        step = PagedStep(self.backend, self.kv_pool, batch.metadata, mass)
-        return self.model.hidden_states(batch.token_ids, batch.positions, step)
+    def _new_mass(self, pool: KVPool) -> Tensor | None:
+        return torch.zeros(pool.num_blocks, device=self.device) if self._needs_attention else None
+
+    def _copy(self, copies: Sequence[BlockCopy]) -> None:
+        self.kv_pool.copy(copies)
+        if self.window_pool is not None:
+            self.window_pool.copy([BlockCopy(c.window_source, c.window_target, c.num_tokens) for c in copies])
+
+    def _forward(self, batch: InputBatch, step: GroupedStep) -> Tensor:
+        """The final hidden states [T, hidden_size]."""
+        if self._graphs is not None and self._graphs.takes(batch):
+            return self._graphs.forward(batch)
+        return self._run_layers(batch, step)
+
+    def _run_layers(self, batch: InputBatch, step: GroupedStep | None = None) -> Tensor:
+        step = step or self._new_step(batch)
+        return self.model.hidden_states(batch.token_ids, batch.positions, step.attention)
 
     def _record(self, record: Record, max_rows: int) -> DecodeGraphs | None:
-        """None where steps have to be run: attention then goes by more than tensors, or its mass is wanted."""
-        plain = self.kv_pool.layers[0].key.dtype.is_floating_point
-        if self._needs_attention or not (self.backend.replayable and plain):
+        """None where steps have to be run: attention goes by more than tensors, its mass or a window group is there."""
+        if self._needs_attention or self.window_pool is not None or not self.backend.replayable:
+            return None
+        if not self.kv_pool.layers[0].key.dtype.is_floating_point:
             return None
         scratch_block = self.kv_pool.num_blocks  # the spare one
         limits = GraphLimits(max_rows, self.info.max_model_len, self.kv_pool.block_size, scratch_block)
         return record_decode(self._run_layers, limits, self.device, record)
-
-    def _new_mass(self) -> Tensor | None:
-        if not self._needs_attention:
-            return None
-        return torch.zeros(self.kv_pool.num_blocks, device=self.device)
 
     def _read_slots(self, requests: Sequence[ScheduledRequest]) -> dict[str, Tensor]:
         """Of each exact hit the stored state, as its only row [1, hidden_size]."""
@@ -232,15 +257,32 @@ def _of_sampled(
     return {request.request_id: part[: len(kept[request.request_id])] for request, part in parts}
 
 
-def _by_block(mass: Tensor, block_tables: Tensor) -> dict[int, float]:
-    blocks = torch.unique(block_tables).long()
-    return dict(zip(blocks.tolist(), mass[blocks].tolist(), strict=True))
+def _shares(
+    settings: RunnerSettings, shapes: ModelShapes, groups: LayerGroups, dtype: torch.dtype, longest: int | None
+) -> PoolShares:
+    step_tokens = settings.max_num_batched_tokens
+    return PoolShares(
+        settings.block_size,
+        token_bytes(groups.full(shapes.layers), dtype) * settings.block_size,
+        token_bytes(groups.in_window(shapes.layers), dtype) * settings.block_size,
+        groups.window,
+        settings.window_share,
+        step_tokens if longest is None else min(step_tokens, longest),
+        settings.max_pinned_fraction,
+    )
 
 
 def _info(
-    model: CausalLM, shapes: ModelShapes, backend: AttentionBackend, name: str, settings: RunnerSettings, pool: KVPool
+    model: CausalLM,
+    shapes: ModelShapes,
+    backend: AttentionBackend,
+    name: str,
+    settings: RunnerSettings,
+    pool: KVPool,
+    groups: LayerGroups,
+    shares: PoolShares,
 ) -> ModelInfo:
-    dtype, kv_dtype = name_of(model.model.dtype), name_of(pool.dtype)
+    dtype, kv_dtype = name_of(model.model.dtype), name_of(kv_cache_dtype(settings.kv_cache_dtype, model.model.dtype))
     return ModelInfo(
         name=name,
         architecture=model.name,
@@ -252,7 +294,10 @@ def _info(
         dtype=dtype,
         kv_cache_dtype=kv_dtype,
         attention_backend=backend.name,
-        block_bytes=pool.block_bytes,
+        block_bytes=shares.full_bytes,
         fingerprint=fingerprint(model.model, (dtype, kv_dtype, backend.name, __version__)),
         identity=identity(model.model, (dtype, kv_dtype, settings.quantization, str(pool.block_size))),
+        window=groups.window,
+        num_window_layers=groups.num_windowed,
+        window_block_bytes=shares.window_bytes,
     )

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from openai_kv import model_store
-from openai_kv.config import Settings
+from openai_kv.config import CacheSettings, Settings
 from openai_kv.config_values import check_writable
 from openai_kv.errors import ConfigError
 from openai_kv.model_runner.outline import ModelOutline, read_outline
@@ -32,8 +32,13 @@ def plan(settings: Settings, own: Mapping[str, Any], progress: model_store.Progr
     options = Options(**own)
     check_writable(options.json)
     folder = model_store.resolve_config(options.model or settings.model.model, home=settings.home, progress=progress)
-    outline = read_outline(folder, dtype=settings.model.dtype, trust_remote_code=settings.model.trust_remote_code)
-    wish = make_wish(options, outline, settings.cache.block_size)
+    outline = read_outline(
+        folder,
+        dtype=settings.model.dtype,
+        trust_remote_code=settings.model.trust_remote_code,
+        window_layout=settings.cache.window_layout,
+    )
+    wish = make_wish(options, outline, settings.cache)
     made = make_plan(outline, wish, settings.cache.kv_cache_dtype)
     Console().print(describe(outline), make_table(made), highlight=False, sep="\n")
     if options.json:
@@ -41,14 +46,21 @@ def plan(settings: Settings, own: Mapping[str, Any], progress: model_store.Progr
     return tell_misfit(made)
 
 
-def make_wish(options: Options, outline: ModelOutline, block_size: int) -> Wish:
+def make_wish(options: Options, outline: ModelOutline, cache: CacheSettings) -> Wish:
     """Raises ConfigError if neither the command nor the model says how long a conversation is, or it says too much."""
     context = options.context or outline.max_model_len
     if context is None:
         raise ConfigError("the model's configuration states no longest context: give --context")
     if outline.max_model_len is not None and context > outline.max_model_len:
         raise ConfigError(f"--context {context}: the model takes {outline.max_model_len} tokens at most")
-    return Wish(context, options.concurrency, block_size, options.memory or None)
+    return Wish(
+        context,
+        options.concurrency,
+        cache.block_size,
+        options.memory or None,
+        window_share=cache.window_share,
+        max_pinned_fraction=cache.max_pinned_fraction,
+    )
 
 
 def tell_misfit(made: Plan) -> int:

@@ -1,18 +1,27 @@
 """The arithmetic: from the sizes of a model to what fits into how much memory."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from math import ceil
 
 from openai_kv.model_runner.outline import ModelOutline
+from openai_kv.model_runner.pool_sizes import PoolShares, PoolSizes
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """`concurrency` conversations of `context` tokens. `memory`: bytes for weights and blocks, None: what it takes."""
+    """`concurrency` conversations of `context` tokens. `memory`: bytes for weights and blocks, None: what it takes.
+
+    `window_share`, `step_tokens`, `max_pinned_fraction`: how large a window group is, see PoolShares.
+    """
 
     context: int
     concurrency: int
     block_size: int
     memory: int | None = None
+    window_share: float = 0.25
+    step_tokens: int = 512
+    max_pinned_fraction: float = 0.0
 
     @property
     def blocks_per_conversation(self) -> int:
@@ -21,7 +30,10 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class FormatPlan:
-    """One KV format: what the wish needs, and what the memory that the weights leave holds."""
+    """One KV format: what the wish needs, and what the memory that the weights leave holds.
+
+    `token_bytes` in all layers; blocks are those of layers that keep everything, `window` blocks those of the others.
+    """
 
     kv_cache_dtype: str
     token_bytes: int
@@ -31,6 +43,9 @@ class FormatPlan:
     num_blocks: int
     num_tokens: int
     conversations: int
+    window_block_bytes: int = 0
+    needed_window_blocks: int = 0
+    num_window_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +57,56 @@ class Plan:
 
 def make_plan(outline: ModelOutline, wish: Wish, kv_cache_dtype: str = "auto") -> Plan:
     """Of one KV format, auto: of all there are. Without a limit the memory is just what each format needs."""
-    return Plan(
-        outline,
-        wish,
-        tuple(
-            _format_plan(name, token_bytes, wish, outline.weight_bytes)
-            for name, token_bytes in outline.token_bytes.items()
-            if kv_cache_dtype in ("auto", name)
-        ),
-    )
+    formats = [name for name in outline.token_bytes if kv_cache_dtype in ("auto", name)]
+    return Plan(outline, wish, tuple(_format_plan(name, outline, wish) for name in formats))
 
 
-def _format_plan(name: str, token_bytes: int, wish: Wish, weight_bytes: int) -> FormatPlan:
-    needed = wish.concurrency * wish.blocks_per_conversation
-    block_bytes = token_bytes * wish.block_size
-    held = needed if wish.memory is None else max(0, wish.memory - weight_bytes) // block_bytes
+def _format_plan(name: str, outline: ModelOutline, wish: Wish) -> FormatPlan:
+    shares = _shares(name, outline, wish)
+    needed = _needed(shares, wish)
+    held = needed if wish.memory is None else shares.fitting(max(0, wish.memory - outline.weight_bytes))
     return FormatPlan(
         kv_cache_dtype=name,
-        token_bytes=token_bytes,
-        block_bytes=block_bytes,
-        needed_blocks=needed,
-        needed_bytes=needed * block_bytes,
-        num_blocks=held,
-        num_tokens=held * wish.block_size,
-        conversations=held // wish.blocks_per_conversation,
+        token_bytes=outline.token_bytes[name],
+        block_bytes=shares.full_bytes,
+        needed_blocks=needed.num_blocks,
+        needed_bytes=shares.nbytes(needed),
+        num_blocks=held.num_blocks,
+        num_tokens=held.num_blocks * wish.block_size,
+        conversations=_conversations(shares, held, wish),
+        window_block_bytes=shares.window_bytes,
+        needed_window_blocks=needed.num_window_blocks,
+        num_window_blocks=held.num_window_blocks,
     )
+
+
+def _shares(name: str, outline: ModelOutline, wish: Wish) -> PoolShares:
+    windowed = outline.window_token_bytes[name]
+    return PoolShares(
+        wish.block_size,
+        (outline.token_bytes[name] - windowed) * wish.block_size,
+        windowed * wish.block_size,
+        outline.window,
+        wish.window_share,
+        min(wish.step_tokens, wish.context),
+        wish.max_pinned_fraction,
+    )
+
+
+def _needed(shares: PoolShares, wish: Wish) -> PoolSizes:
+    """The smallest pools that hold all: as `serve` would share them out."""
+    most = 1 + ceil(wish.concurrency * wish.blocks_per_conversation / wish.window_share)
+    least = bisect_left(
+        range(most), wish.concurrency, key=lambda count: _conversations(shares, shares.sizes(count), wish)
+    )
+    return shares.sizes(least)
+
+
+def _conversations(shares: PoolShares, sizes: PoolSizes, wish: Wish) -> int:
+    """How many can go on at once: each with all its blocks, the last window of it, and the rows of one step."""
+    whole = sizes.num_blocks // wish.blocks_per_conversation
+    if not shares.window:
+        return whole
+    parts = shares.num_parts(wish.context, 1)
+    rows = shares.num_parts(wish.context) - parts  # of one conversation that is still being computed
+    return min(whole, max(0, sizes.num_window_blocks - 1 - rows) // parts)

@@ -25,9 +25,13 @@ def write_json(path: Path, plan: Plan) -> None:
 
 
 def describe(outline: ModelOutline) -> str:
-    """The model in a line, and the formula of its K and V in another."""
+    """The model in a line, the formula of its K and V in another, and what keeps only a window in a third."""
     weights = f"{outline.num_parameters / 1e6:,.1f} M parameters in {outline.dtype}: {show_bytes(outline.weight_bytes)}"
-    return f"{outline.architecture}, {weights}\nK and V of a token: {formula(outline)}"
+    lines = [f"{outline.architecture}, {weights}", f"K and V of a token: {formula(outline)}"]
+    if outline.window:
+        windowed, total = outline.num_window_layers, len(outline.layers)
+        lines.append(f"{windowed} of {total} layers keep the last {outline.window:,} tokens only")
+    return "\n".join(lines)
 
 
 def formula(outline: ModelOutline) -> str:
@@ -57,11 +61,12 @@ def make_table(plan: Plan) -> Table:
 
 
 def cells(row: FormatPlan, weight_bytes: int) -> tuple[str, ...]:
+    """Of a model with a window group, blocks are counted as those of the full group + those of the other."""
     return (
         row.kv_cache_dtype,
         f"{row.token_bytes:,}",
-        show_bytes(row.block_bytes),
-        f"{row.num_blocks:,}",
+        show_bytes(row.block_bytes + row.window_block_bytes),
+        f"{row.num_blocks:,}" + (f"+{row.num_window_blocks:,}" if row.num_window_blocks else ""),
         f"{row.num_tokens:,}",
         f"{row.conversations:,}",
         show_bytes(row.needed_bytes),

@@ -34,7 +34,7 @@ def describe(context: ServerContext, stats: EngineStats) -> dict[str, Any]:
         "namespaces": cache.namespaces,
         **memory(cache, info),
         "active_requests": stats.running,
-        "groups": [{"name": "full", "layers": info.num_layers, "blocks": block_counts(cache)}],
+        "groups": groups(cache, info),
         "tiers": [describe_tier(tier, info) for tier in cache.tiers],
         **hits(cache),
         "eviction_count": cache.eviction_count,
@@ -65,14 +65,25 @@ def block_counts(cache: CacheStats) -> dict[str, int]:
     }
 
 
+def groups(cache: CacheStats, info: ModelInfo) -> list[dict[str, Any]]:
+    """The layers that keep every token (there may be none), then those that keep a window."""
+    full = {"name": "full", "layers": info.num_layers - info.num_window_layers, "blocks": block_counts(cache)}
+    if cache.window is None:
+        return [full]
+    counts = cache.window
+    blocks = {name: getattr(counts, name) for name in ("total", "free", "used", "cached", "referenced", "pinned")}
+    return [full, {"name": f"window_{info.window}", "layers": info.num_window_layers, "blocks": blocks}]
+
+
 def memory(cache: CacheStats, info: ModelInfo) -> dict[str, float]:
     slots = cache.referenced * cache.block_size
+    window_total, window_used = (cache.window.total, cache.window.used) if cache.window is not None else (0, 0)
     return {
         "utilization": ratio(cache.used, cache.total),
         "memory_pressure": cache.memory_pressure,
         "waste": ratio(slots - cache.referenced_slots_used, slots),
-        "bytes_total": cache.total * info.block_bytes,
-        "bytes_used": cache.used * info.block_bytes,
+        "bytes_total": cache.total * info.block_bytes + window_total * info.window_block_bytes,
+        "bytes_used": cache.used * info.block_bytes + window_used * info.window_block_bytes,
     }
 
 

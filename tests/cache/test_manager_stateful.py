@@ -21,6 +21,7 @@ from openai_kv.outputs import BlockCopy
 from openai_kv.request import Breakpoint, PinOrder, RequestInfo, Retention
 
 Prefix = tuple[object, ...]
+FIRST_CHUNK = 5
 
 
 class BrokenPolicy(EvictionPolicy):
@@ -92,6 +93,7 @@ class Memory:
     hidden: dict[int, Prefix] = field(default_factory=dict)
 
     def copy(self, copies: Iterable[BlockCopy]) -> None:
+        """Between blocks of the full group."""
         moved = {
             (copy.target, offset): self.slots.get((copy.source, offset), ())
             for copy in copies
@@ -104,10 +106,10 @@ class Memory:
             place = (table[position // self.block_size], position % self.block_size)
             self.slots[place] = sequence.prefix(position + 1)
 
-    def holds(self, table: list[int], sequence: Sequence, end: int) -> bool:
+    def holds(self, table: list[int], sequence: Sequence, end: int, start: int = 0) -> bool:
         return all(
             self.slots.get((table[at // self.block_size], at % self.block_size)) == sequence.prefix(at + 1)
-            for at in range(end)
+            for at in range(start, end)
         )
 
 
@@ -130,9 +132,20 @@ class CacheMachine(RuleBasedStateMachine):
         num_blocks=st.sampled_from([6, 12, 40]),
         num_slots=st.sampled_from([0, 1, 3]),
         policy=st.sampled_from(POLICIES),
+        window=st.sampled_from([0, 0, 1, 4, 9]),
+        num_parts=st.sampled_from([5, 9, 40]),
     )
-    def start(self, block_size: int, num_blocks: int, num_slots: int, policy: type[EvictionPolicy]) -> None:
+    def start(
+        self,
+        block_size: int,
+        num_blocks: int,
+        num_slots: int,
+        policy: type[EvictionPolicy],
+        window: int,
+        num_parts: int,
+    ) -> None:
         self.size = block_size
+        self.window = window
         self.num_blocks = num_blocks
         self.picky = policy is PickyPolicy
         self.now = 0.0
@@ -143,8 +156,10 @@ class CacheMachine(RuleBasedStateMachine):
             num_hidden_slots=num_slots,
             clock=lambda: self.now,
             pin_limits=PinLimits(max_pins=2),
+            window=window,
+            num_window_blocks=num_parts + 1 if window else 0,
         )
-        self.memory = Memory(block_size)
+        self.memory, self.window_memory = Memory(block_size), Memory(block_size)
         self.running: list[Sequence] = []
         self.preempted: list[Sequence] = []
         self.pins: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -175,8 +190,10 @@ class CacheMachine(RuleBasedStateMachine):
         hit = self.manager.lookup(sequence.tokens, sequence.info)
         assert self.manager.stats() == before
         self._check_hit(sequence, hit)
+        end = min(len(sequence.tokens), hit.num_tokens + FIRST_CHUNK)
         fits = self._room(hit) >= -(-len(sequence.tokens) // self.size) - len(hit.blocks)
-        copies = self.manager.admit(sequence.info, hit, len(sequence.tokens), count=not again)
+        fits = fits and (not self.window or self._window_room(hit) >= -(-end // self.size) - len(hit.blocks))
+        copies = self.manager.admit(sequence.info, hit, len(sequence.tokens), count=not again, window_tokens=end)
         assert (copies is not None) == fits
         after = self.manager.stats()
         if copies is None:
@@ -197,6 +214,15 @@ class CacheMachine(RuleBasedStateMachine):
         idle = {block for block in blocks if block.node and not block.ref_count and not block.pin_count}
         return self.manager.store.pool.num_free + len(idle - set(hit.blocks))
 
+    def _window_room(self, hit: CacheHit) -> int:
+        blocks = [block for block in self.manager.store.pool.blocks if block.window_id]
+        idle = {block for block in blocks if not block.window_refs and not block.window_pins}
+        seen = hit.blocks[self._first_seen(hit.num_tokens) // self.size :]
+        return self.manager.store.windows.num_blocks - len(blocks) + len(idle - set(seen))
+
+    def _first_seen(self, num_tokens: int) -> int:
+        return max(0, num_tokens - self.window + 1)
+
     def _check_shortfall(self, before: CacheStats, after: CacheStats) -> None:
         if not self.picky and after.eviction_count > before.eviction_count:
             assert after.free == 0
@@ -206,6 +232,11 @@ class CacheMachine(RuleBasedStateMachine):
         pending = {copy.target for other in self.running for copy in other.copies}
         assert not pending.intersection(table)
         assert self.memory.holds(table, sequence, hit.num_tokens)
+        if self.window:
+            parts = [block.window_id for block in hit.matched]
+            pending = {copy.window_target for other in self.running for copy in other.copies}
+            assert not pending.intersection(parts[self._first_seen(hit.num_tokens) // self.size :])
+            assert self.window_memory.holds(parts, sequence, hit.num_tokens, self._first_seen(hit.num_tokens))
         text = tuple(sequence.tokens)
         if hit.kind is HitKind.EXACT:
             assert hit.num_tokens == len(text) and hit.hidden_slot is not None
@@ -213,11 +244,15 @@ class CacheMachine(RuleBasedStateMachine):
             assert (sequence.info.namespace, text) in self.exact
         elif sequence.info.retention.bypasses:
             assert hit.num_tokens == 0
-        elif self.manager.stats().eviction_count == 0 and not self.picky and not self.dropped:
+        elif self._nothing_evicted() and not self.picky and not self.dropped:
             known = [
                 common_length(text[:-1], other) for space, other in self.stored if space == sequence.info.namespace
             ]
             assert hit.num_tokens == max(known, default=0)
+
+    def _nothing_evicted(self) -> bool:
+        stats = self.manager.stats()
+        return stats.eviction_count == 0 and (stats.window is None or stats.window.evictions == 0)
 
     # Running
 
@@ -225,10 +260,16 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(chunk=st.integers(1, 14))
     def step(self, chunk: int) -> None:
         """All copies, then every request computes up to `chunk` tokens and caches its full blocks."""
-        self.memory.copy(copy for sequence in self.running for copy in sequence.copies)
-        for sequence in self.running:
-            end = min(len(sequence.tokens), sequence.computed + chunk)
+        ends = [self._scheduled(sequence, chunk) for sequence in self.running]
+        copies = [copy for sequence in self.running for copy in sequence.copies]
+        self.memory.copy(copies)
+        if self.window:
+            self.window_memory.copy(BlockCopy(c.window_source, c.window_target, c.num_tokens) for c in copies)
+        for sequence, end in zip(self.running, ends, strict=True):
             self.memory.compute(sequence, self.manager.block_ids(sequence.info.request_id), end)
+            if self.window:
+                table = self.manager.window_block_ids(sequence.info.request_id)
+                self.window_memory.compute(sequence, table, end)
             sequence.copies, sequence.computed = (), end
         for sequence in self.running:
             whole = sequence.computed == sequence.info.num_prompt_tokens
@@ -237,6 +278,12 @@ class CacheMachine(RuleBasedStateMachine):
                 self.manager.pins.keep(sequence.info, sequence.tokens)
             if sequence.slot is not None and sequence.computed >= sequence.info.num_prompt_tokens:
                 self._store_exact(sequence, sequence.slot)
+            self.manager.slide(sequence.info.request_id, sequence.computed)
+
+    def _scheduled(self, sequence: Sequence, chunk: int) -> int:
+        """How far it can compute: no further than it has, where the window group has no room."""
+        end = min(len(sequence.tokens), sequence.computed + chunk)
+        return end if self.manager.allocate_slots(sequence.info.request_id, end) else sequence.computed
 
     def _store_exact(self, sequence: Sequence, slot: int) -> None:
         prompt = sequence.tokens[: sequence.info.num_prompt_tokens]
@@ -267,7 +314,8 @@ class CacheMachine(RuleBasedStateMachine):
         self.manager.cache_blocks(sequence.info.request_id, computed, with_tail=with_tail)
         if not sequence.stale:
             end = sequence.info.retention.num_stored(len(computed))
-            end = end if with_tail else end // self.size * self.size
+            lost = self.window > 0 and end < len(computed)  # the window has left the last block before it was cached
+            end = end if with_tail and not lost else end // self.size * self.size
             self.stored.add((sequence.info.namespace, computed[:end]))
 
     @rule(mass=st.dictionaries(st.integers(0, 5), st.floats(0, 4)))
@@ -370,6 +418,7 @@ class CacheMachine(RuleBasedStateMachine):
         for namespace, text in self.pins.values():
             match = self.manager.store.tree.find_prefix(namespace, text)
             assert len(match.blocks) * self.size + match.tail_tokens == len(text)
+            assert self.manager.store.windows.reach(match.matched, len(text)) >= len(text) - len(text) % self.size
         assert self.manager.stats().soft_pinned <= 0.5 * self.num_blocks
 
     @invariant()
@@ -381,6 +430,10 @@ class CacheMachine(RuleBasedStateMachine):
             table = self.manager.block_ids(sequence.info.request_id)
             assert len(table) * self.size >= len(sequence.tokens)
             assert sequence.copies or self.memory.holds(table, sequence, sequence.computed)
+            if self.window and not sequence.copies:
+                parts = self.manager.window_block_ids(sequence.info.request_id)
+                start = self._first_seen(sequence.computed)
+                assert self.window_memory.holds(parts, sequence, sequence.computed, start)
         assert self.manager.stats().referenced_slots_used == self._used_slots()
 
     def _used_slots(self) -> int:
@@ -400,6 +453,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.manager.check_integrity()
         stats = self.manager.stats()
         assert (stats.referenced, stats.free + stats.cached) == (0, self.num_blocks)
+        assert stats.window is None or stats.window.free + stats.window.cached == stats.window.total
 
 
 TestCache = CacheMachine.TestCase

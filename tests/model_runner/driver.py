@@ -32,6 +32,7 @@ class Stream:
     seed: int = 0
     output: list[int] = field(default_factory=list)
     computed: int = 0
+    window_block_ids: list[int] = field(default_factory=list)
 
     @property
     def num_pending(self) -> int:
@@ -52,6 +53,7 @@ class Stream:
             self.seed,
             self.prompt,
             list(self.output),
+            window_block_ids=self.window_block_ids,
         )
         self.computed += length
         return scheduled
@@ -80,7 +82,10 @@ class Driver:
         count = -(-(len(prompt) + room) // self._block_size)
         blocks, self._free = self._free[:count], self._free[count:]
         assert len(blocks) == count, "the test's pool is too small"
-        return Stream(request_id, list(prompt), blocks, **fields)
+        windowed = self.runner.groups.window > 0  # with `window_share` 1 there is a part for each block
+        return Stream(
+            request_id, list(prompt), blocks, window_block_ids=[block + 1 for block in blocks if windowed], **fields
+        )
 
     def execute(self, *requests: ScheduledRequest, **fields: Any) -> ModelRunnerOutput:
         self._step += 1

@@ -68,6 +68,25 @@ def test_requests_that_share_blocks_add_up() -> None:
     assert mass == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("family", ["mistral", "gemma3"])
+def test_that_of_window_parts_counts_for_their_blocks(family: str) -> None:
+    """The window has left the first two blocks behind, and the second request shares what the first one sees."""
+    masses = []
+    for layout in ("full", "auto"):
+        driver = Driver(family, BLOCK_SIZE, needs_attention=True, window_layout=layout, window_share=1.0)
+        first = driver.stream("a", random_prompt(0, 36))
+        driver.step((first, None))
+        spare = driver.stream("", [])
+        twin = Stream("b", first.prompt, [*first.block_ids[:9], *spare.block_ids], computed=36)
+        if layout == "auto":
+            first.window_block_ids[:2] = [0, 0]
+            twin.window_block_ids = [*first.window_block_ids[:9], *spare.window_block_ids]
+        first.output, twin.output = [5], [5]
+        masses.append(driver.step((first, None), (twin, None)).attention_mass)
+    assert masses[0] == pytest.approx(masses[1], abs=1e-5)
+    assert sum(masses[1].values()) == pytest.approx(2 * 2 * 4, rel=1e-4), "two rows, two layers, four heads"
+
+
 def test_there_is_none_unless_asked_for() -> None:
     driver = Driver("llama")
     assert driver.step((driver.stream("a", random_prompt(0, 9)), None)).attention_mass == {}

@@ -1,5 +1,6 @@
 """A step's requests as tensors."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -31,6 +32,17 @@ def test_rows_positions_slots_and_tables() -> None:
     assert (metadata.query_lens, metadata.contexts) == ((3, 1, 2), (5, 1, 8))
     assert metadata.slot_mapping.dtype == torch.int64
     assert metadata.block_tables.dtype == metadata.query_starts.dtype == metadata.context_lens.dtype == torch.int32
+
+
+def test_a_window_group_has_slots_and_tables_of_its_own() -> None:
+    requests = [replace(scheduled([7, 8, 9], 6, [5, 3, 4]), window_block_ids=[0, 2, 1]), scheduled([4], 0, [6])]
+    requests[1] = replace(requests[1], window_block_ids=[3])
+    batch = InputBatch.build(requests, 4, CPU, windowed=True)
+    assert batch.window is not None
+    assert batch.window.block_tables.tolist() == [[0, 2, 1], [3, 0, 0]]
+    assert batch.window.slot_mapping.tolist() == [10, 11, 4, 12]
+    assert batch.window.contexts == batch.metadata.contexts
+    assert InputBatch.build(requests, 4, CPU).window is None
 
 
 @given(

@@ -10,6 +10,7 @@ import torch
 from openai_kv.cli import main
 from openai_kv.model_runner.dtypes import DTYPES
 from openai_kv.model_runner.kv_pool import KVPool
+from openai_kv.model_runner.layer_groups import LayerGroups
 from openai_kv.model_runner.loader import load_model
 from openai_kv.model_runner.outline import read_outline
 from openai_kv.model_runner.probe import measure
@@ -54,12 +55,19 @@ def test_it_says_what_storages_take(family: str, tmp_path: Path) -> None:
     outline = read_outline(tmp_path)
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in served.model.parameters()}
     assert outline.weight_bytes == pytest.approx(sum(storage.nbytes() for storage in storages.values()), rel=0.02)
-    formats = make_plan(outline, Wish(context=90, concurrency=2, block_size=16)).formats
+    shapes = measure(served)
+    groups = LayerGroups.of(shapes.windows)
+    wish = Wish(context=90, concurrency=2, block_size=16, window_share=0.75, step_tokens=16)
+    formats = make_plan(outline, wish).formats
     assert [planned.kv_cache_dtype for planned in formats] == [*DTYPES]
     for planned in formats:
         dtype = DTYPES[planned.kv_cache_dtype]
-        pool = KVPool.allocate(measure(served).layers, num_blocks=12, block_size=16, dtype=dtype)
-        assert (planned.needed_blocks, planned.needed_bytes) == (12, pool.nbytes)
+        pools = [
+            KVPool.allocate(layers, num_blocks=count, block_size=16, dtype=dtype)
+            for layers, count in ((groups.full(shapes.layers), 12), (groups.in_window(shapes.layers), 10))
+        ]
+        assert (planned.needed_blocks, planned.needed_bytes) == (12, sum(pool.nbytes for pool in pools))
+        assert planned.needed_window_blocks == (10 if groups.window else 0)
 
 
 def test_a_row_for_each_format_the_weights_own_first(config: Path) -> None:

@@ -1,6 +1,9 @@
+from dataclasses import replace
 from pathlib import Path
 
+from openai_kv.server.admin import groups
 from openai_kv.tiers.disk import DiskTier
+from tests.harness import Run, build_engine, fake_runner, make_request
 from tests.server.serving import SHAPE, check_error, site
 
 BODY = {"prompt_token_ids": list(range(1, 11)), "max_tokens": 4, "temperature": 0}
@@ -58,6 +61,18 @@ async def test_tiers_are_told_and_reset(tmp_path: Path) -> None:
         assert tier["problems"] == {} and tier["bytes_total"] == 10 * 2**30
         assert (await server.post("/cache/reset", {})).json()["success"]
         assert (await server.post("/generate", BODY)).json()["cache_hit_tokens"] == 0
+
+
+def test_a_window_group_is_shown_beside_the_full_one() -> None:
+    shape = replace(SHAPE, num_window_blocks=33)
+    run = Run(build_engine(fake_runner(shape, window=8, num_window_layers=3, num_layers=4), shape))
+    run.generate(make_request(range(30), 1))
+    cache, info = run.engine.stats().cache, run.engine.runner.info
+    full, window = groups(cache, info)
+    assert (full["name"], full["layers"], full["blocks"]["total"]) == ("full", 1, SHAPE.num_blocks)
+    assert (window["name"], window["layers"]) == ("window_8", 3)
+    counts = {"total": 32, "free": 24, "used": 8, "cached": 8, "referenced": 0, "pinned": 0}
+    assert window["blocks"] == counts
 
 
 async def test_memory_pressure_is_what_can_not_go() -> None:

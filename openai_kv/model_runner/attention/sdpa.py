@@ -17,8 +17,7 @@ class SdpaBackend:
     replayable = False
 
     def __init__(self) -> None:
-        self._metadata: AttentionMetadata | None = None
-        self._pieces: dict[int | None, list[Piece]] = {}
+        self._pieces: dict[AttentionMetadata, dict[int | None, list[Piece]]] = {}
 
     def forward(
         self,
@@ -47,12 +46,14 @@ class SdpaBackend:
         return output
 
     def _cut(self, metadata: AttentionMetadata, block_size: int, window: int | None) -> list[Piece]:
-        """The same for all layers of a step, so kept for as long as the step lasts."""
-        if metadata is not self._metadata:
-            self._metadata, self._pieces = metadata, {}
-        if window not in self._pieces:
-            self._pieces[window] = cut(metadata, block_size, window)
-        return self._pieces[window]
+        """The same for all layers of a group and step, so kept for as long as the step lasts."""
+        if metadata not in self._pieces:
+            last = list(self._pieces.items())[-1:]  # a step has two at most, one for each group of layers
+            self._pieces = {**dict(last), metadata: {}}
+        pieces = self._pieces[metadata]
+        if window not in pieces:
+            pieces[window] = cut(metadata, block_size, window)
+        return pieces[window]
 
 
 def write(blocks: Tensor, rows: Tensor, slot_mapping: Tensor) -> Tensor:
