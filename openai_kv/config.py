@@ -22,7 +22,7 @@ from openai_kv.config_sources import (
     setting_name,
 )
 from openai_kv.config_upstreams import UpstreamSettings
-from openai_kv.config_values import Dtype, Duration, Folder, Memory, ModelPattern, Names, Origins, Size
+from openai_kv.config_values import Dtype, Duration, Folder, KVFormat, Memory, ModelPattern, Names, Origins, Size
 from openai_kv.errors import ConfigError
 
 
@@ -97,7 +97,10 @@ class CacheSettings(Section):
     kv_cache_memory: Memory = Field(
         "auto", description="memory for KV blocks: 1GiB, or 0.9 of what weights and a step leave; auto: 1GiB, CUDA 0.9"
     )
-    kv_cache_dtype: Dtype = Field("auto", description="type of K and V in the KV blocks; auto = that of the weights")
+    kv_cache_dtype: KVFormat = Field(
+        "auto",
+        description="type of K and V in the KV blocks; auto = that of the weights; int8-int4 = int8 K, int4 V",
+    )
     eviction_policy: str = Field("lru", min_length=1, description="which cached blocks go first: a plugin's name")
     plugins_dir: str = Field("", description="folder whose *.py files are loaded as plugins; empty = off")
     num_hidden_slots: int = Field(1024, ge=0, description="prompts whose last hidden state is kept for exact repeats")

@@ -14,13 +14,14 @@ from openai_kv.model_runner.attention.cpu import CpuBackend
 from openai_kv.model_runner.attention.interface import PagedStep
 from openai_kv.model_runner.attention.reads import AttentionReads
 from openai_kv.model_runner.attention.select import select_backend
-from openai_kv.model_runner.dtypes import kv_cache_dtype, name_of
+from openai_kv.model_runner.dtypes import name_of
 from openai_kv.model_runner.fingerprint import fingerprint
 from openai_kv.model_runner.fused.choice import brgemm_rows
 from openai_kv.model_runner.fused.optimize import optimize, quantize
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
-from openai_kv.model_runner.kv_pool import KVPool, token_bytes
+from openai_kv.model_runner.kv_formats import kv_format
+from openai_kv.model_runner.kv_pool import KVPool
 from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
 from openai_kv.model_runner.logprobs import MAX_ROWS, token_logprobs
 from openai_kv.model_runner.memory import return_freed
@@ -28,7 +29,7 @@ from openai_kv.model_runner.pooling import pool
 from openai_kv.model_runner.probe import ModelShapes, check, check_invariant, measure
 from openai_kv.model_runner.sampler import Sampler, SamplingRow
 from openai_kv.model_runner.settings import RunnerSettings
-from openai_kv.model_runner.sizing import max_model_len_of, num_blocks_of
+from openai_kv.model_runner.sizing import PoolSizes, check_format, max_model_len_of, num_blocks_of, open_slots_of
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import TokenLogprobs
 
@@ -50,24 +51,26 @@ class ModelRunner:
         check(model, backend)
         self.model, self.backend = model, backend
         self.device = model.model.device
-        dtype = kv_cache_dtype(settings.kv_cache_dtype, model.model.dtype)
+        chosen = kv_format(settings.kv_cache_dtype, model.model.dtype)
+        check_format(chosen, settings)
         self.hidden_slots = HiddenSlots(settings.num_hidden_slots, shapes.hidden_size, model.model.dtype, self.device)
         longest = min(filter(None, (settings.max_model_len, model.max_model_len)), default=None)
-        dry = DryStep(model, backend, shapes.layers, dtype, longest)
+        dry = DryStep(model, backend, shapes.layers, chosen, longest)
         reserved = step_bytes(dry, settings.max_num_batched_tokens, settings.max_num_seqs)
+        open_slots = open_slots_of(settings, model.model.dtype)
+        sizes = PoolSizes.of(shapes.layers, chosen, settings.block_size, open_slots)
         self.kv_pool = KVPool.allocate(
             shapes.layers,
-            num_blocks=num_blocks_of(
-                settings, token_bytes(shapes.layers, dtype) * settings.block_size, self.device, reserved
-            ),
+            num_blocks=num_blocks_of(settings, sizes, self.device, reserved),
             block_size=settings.block_size,
-            dtype=dtype,
+            kv_format=chosen,
             device=self.device,
+            open_slots=open_slots,
         )
         self.sampler = Sampler(model.eos_token_ids)
         self.info = _info(model, shapes, backend, name, settings, self.kv_pool)
         self._needs_attention = settings.needs_attention
-        self._reads = AttentionReads.of(shapes.layers, shapes.windows, dtype)
+        self._reads = AttentionReads.of(shapes.layers, shapes.windows, chosen, settings.block_size)
 
     @classmethod
     def load(cls, path: Path, name: str, settings: RunnerSettings) -> "ModelRunner":
@@ -97,7 +100,7 @@ class ModelRunner:
             return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs, pooled=pooled)
         batch = InputBatch.build(running, self.kv_pool.block_size, self.device)
         mass = self._new_mass()
-        step = PagedStep(self.backend, self.kv_pool, batch.metadata, mass)
+        step = PagedStep(self.backend, self.kv_pool, self.kv_pool.prepare(batch.metadata), mass)
         states = self.model.hidden_states(batch.token_ids, batch.positions, step)
         self._write_slots(running, states[batch.last_rows])
         rows |= _by_request(running, states)
@@ -193,7 +196,7 @@ def _by_block(mass: Tensor, block_tables: Tensor) -> dict[int, float]:
 def _info(
     model: CausalLM, shapes: ModelShapes, backend: AttentionBackend, name: str, settings: RunnerSettings, pool: KVPool
 ) -> ModelInfo:
-    dtype, kv_dtype = name_of(model.model.dtype), name_of(pool.dtype)
+    dtype, kv_dtype = name_of(model.model.dtype), pool.kv_format.name
     return ModelInfo(
         name=name,
         architecture=model.name,

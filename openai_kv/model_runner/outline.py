@@ -1,6 +1,5 @@
 """The sizes of a model from its configuration: it is built without memory for its weights."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from openai_kv.errors import ModelLoadError
 from openai_kv.model_runner.attention.interface import IMPLEMENTATION, register
 from openai_kv.model_runner.dtypes import DTYPES, name_of
-from openai_kv.model_runner.kv_pool import LayerShape, token_bytes
+from openai_kv.model_runner.kv_formats import FORMATS
+from openai_kv.model_runner.kv_pool import LayerShape, block_bytes
 from openai_kv.model_runner.loader import CausalLM, one_line
 from openai_kv.model_runner.probe import ModelShapes, measure
 from openai_kv.model_runner.quiet import quiet
@@ -18,7 +18,7 @@ from openai_kv.model_runner.quiet import quiet
 
 @dataclass(frozen=True, slots=True)
 class ModelOutline:
-    """`layers`: K and V of one token in each; `token_bytes`: over all layers, by KV format."""
+    """`layers`: K and V of one token in each."""
 
     architecture: str
     dtype: str
@@ -26,7 +26,10 @@ class ModelOutline:
     weight_bytes: int
     max_model_len: int | None
     layers: tuple[LayerShape, ...]
-    token_bytes: Mapping[str, int]
+
+    def block_bytes(self, kv_cache_dtype: str, block_size: int) -> int:
+        """Of one block of a KV format, over all layers."""
+        return block_bytes(self.layers, FORMATS[kv_cache_dtype], block_size)
 
 
 def read_outline(path: Path, *, dtype: str = "auto", trust_remote_code: bool = False) -> ModelOutline:
@@ -60,15 +63,13 @@ def _empty_model(config: PreTrainedConfig, dtype: str, trust_remote_code: bool) 
 
 
 def _outline(model: PreTrainedModel, shapes: ModelShapes) -> ModelOutline:
-    """Tied weights count once, as they lie in memory once. The KV format of the weights' own type comes first."""
-    dtype = name_of(model.dtype)
+    """Tied weights count once, as they lie in memory once."""
     weights = list(model.parameters())
     return ModelOutline(
         architecture=type(model).__name__,
-        dtype=dtype,
+        dtype=name_of(model.dtype),
         num_parameters=sum(weight.numel() for weight in weights),
         weight_bytes=sum(tensor.nbytes for tensor in (*weights, *model.buffers())),
         max_model_len=CausalLM.wrap(model).max_model_len,
         layers=shapes.layers,
-        token_bytes={name: token_bytes(shapes.layers, DTYPES[name]) for name in dict.fromkeys((dtype, *DTYPES))},
     )

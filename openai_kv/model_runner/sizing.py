@@ -1,26 +1,70 @@
 """How many blocks the pool gets, and how long a sequence may become in it."""
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from openai_kv.errors import ConfigError
-from openai_kv.model_runner.kv_pool import KVPool
+from openai_kv.model_runner.kv_formats import KVFormat
+from openai_kv.model_runner.kv_pool import KVPool, LayerShape, block_bytes
 from openai_kv.model_runner.memory import check_fits, kv_cache_bytes
+from openai_kv.model_runner.open_blocks import OpenSlots
 from openai_kv.model_runner.settings import RunnerSettings
+
+RECOMMENDED_BLOCK_SIZE = 64  # where keys have scales by channel
 
 logger = logging.getLogger(__name__)
 
 
-def num_blocks_of(settings: RunnerSettings, block_bytes: int, device: torch.device, reserved: int) -> int:
+@dataclass(frozen=True, slots=True)
+class PoolSizes:
+    """Bytes of a block, and of what the pool has beside its blocks."""
+
+    block: int
+    beside: int
+
+    @classmethod
+    def of(
+        cls, shapes: Sequence[LayerShape], kv_format: KVFormat, block_size: int, open_slots: OpenSlots
+    ) -> "PoolSizes":
+        keys = sum(shape.num_kv_heads * shape.key_dim for shape in shapes) * block_size
+        return cls(block_bytes(shapes, kv_format, block_size), open_slots.nbytes(keys) if kv_format.opens else 0)
+
+
+def open_slots_of(settings: RunnerSettings, dtype: torch.dtype) -> OpenSlots:
+    return OpenSlots.for_steps(settings.max_num_seqs, settings.max_num_batched_tokens, settings.block_size, dtype)
+
+
+def check_format(kv_format: KVFormat, settings: RunnerSettings) -> None:
+    """Raises ConfigError for what a format can't do, warns of what it wastes."""
+    if not kv_format.opens:
+        return
+    name, size = kv_format.name, settings.block_size
+    if settings.needs_attention:
+        raise ConfigError(f"kv_cache_dtype: {name} does not go with an eviction policy that needs attention mass")
+    if size < RECOMMENDED_BLOCK_SIZE:
+        bits, better = (4 + 32 / tokens for tokens in (size, RECOMMENDED_BLOCK_SIZE))
+        logger.warning(
+            "kv_cache_dtype %s: a key takes %.1f bits in blocks of %d tokens, %.1f in blocks of %d (--block-size)",
+            name,
+            bits,
+            size,
+            better,
+            RECOMMENDED_BLOCK_SIZE,
+        )
+
+
+def num_blocks_of(settings: RunnerSettings, sizes: PoolSizes, device: torch.device, reserved: int) -> int:
     """Of the pool; `reserved` bytes are left for what a step takes. Raises ConfigError."""
     num_blocks = settings.num_blocks
     if num_blocks is None:
         budget = kv_cache_bytes(settings.kv_cache_memory, device, reserved)
-        num_blocks = budget // block_bytes
-        if num_blocks == 0:
+        num_blocks = (budget - sizes.beside) // sizes.block
+        if num_blocks <= 0:
             raise ConfigError(f"kv_cache_memory: {budget} bytes hold not even one block")
-    check_fits(num_blocks * block_bytes, device, reserved)
+    check_fits(num_blocks * sizes.block + sizes.beside, device, reserved)
     return num_blocks
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from openai_kv.model_runner.kv_formats import FORMATS
 from openai_kv.model_runner.outline import ModelOutline
 
 
@@ -21,10 +22,13 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class FormatPlan:
-    """One KV format: what the wish needs, and what the memory that the weights leave holds."""
+    """One KV format: what the wish needs, and what the memory that the weights leave holds.
+
+    `token_bytes`: of a block, by token; scales may belong to a block as a whole.
+    """
 
     kv_cache_dtype: str
-    token_bytes: int
+    token_bytes: float
     block_bytes: int
     needed_blocks: int
     needed_bytes: int
@@ -41,25 +45,21 @@ class Plan:
 
 
 def make_plan(outline: ModelOutline, wish: Wish, kv_cache_dtype: str = "auto") -> Plan:
-    """Of one KV format, auto: of all there are. Without a limit the memory is just what each format needs."""
-    return Plan(
-        outline,
-        wish,
-        tuple(
-            _format_plan(name, token_bytes, wish, outline.weight_bytes)
-            for name, token_bytes in outline.token_bytes.items()
-            if kv_cache_dtype in ("auto", name)
-        ),
-    )
+    """Of one KV format, auto: of all there are, that of the weights first.
+
+    Without a limit the memory is just what each format needs.
+    """
+    names = dict.fromkeys((outline.dtype, *FORMATS)) if kv_cache_dtype == "auto" else (kv_cache_dtype,)
+    return Plan(outline, wish, tuple(_format_plan(name, outline, wish) for name in names))
 
 
-def _format_plan(name: str, token_bytes: int, wish: Wish, weight_bytes: int) -> FormatPlan:
+def _format_plan(name: str, outline: ModelOutline, wish: Wish) -> FormatPlan:
     needed = wish.concurrency * wish.blocks_per_conversation
-    block_bytes = token_bytes * wish.block_size
-    held = needed if wish.memory is None else max(0, wish.memory - weight_bytes) // block_bytes
+    block_bytes = outline.block_bytes(name, wish.block_size)
+    held = needed if wish.memory is None else max(0, wish.memory - outline.weight_bytes) // block_bytes
     return FormatPlan(
         kv_cache_dtype=name,
-        token_bytes=token_bytes,
+        token_bytes=block_bytes / wish.block_size,
         block_bytes=block_bytes,
         needed_blocks=needed,
         needed_bytes=needed * block_bytes,

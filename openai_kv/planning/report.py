@@ -59,7 +59,7 @@ def make_table(plan: Plan) -> Table:
 def cells(row: FormatPlan, weight_bytes: int) -> tuple[str, ...]:
     return (
         row.kv_cache_dtype,
-        f"{row.token_bytes:,}",
+        f"{row.token_bytes:,.0f}",
         show_bytes(row.block_bytes),
         f"{row.num_blocks:,}",
         f"{row.num_tokens:,}",
