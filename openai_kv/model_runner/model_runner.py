@@ -33,6 +33,8 @@ from openai_kv.model_runner.sizing import PoolSizes, check_format, max_model_len
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import TokenLogprobs
 
+LEADING_BLOCKS = 32  # few, as sorting costs time in each step
+
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
@@ -94,7 +96,7 @@ class ModelRunner:
         """Copies, then the rows' forward pass, then what each request wants of them: a token, its part of a vector."""
         self.kv_pool.copy(scheduled.copies)
         rows = self._read_slots(scheduled.requests)
-        running = [request for request in scheduled.requests if request.token_ids]
+        running = sorted((request for request in scheduled.requests if request.token_ids), key=_leading_blocks)
         if not running:
             sampled, pooled = self._sample(scheduled.requests, rows), pool(scheduled.requests, rows)
             return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs, pooled=pooled)
@@ -156,6 +158,11 @@ class ModelRunner:
             logits = self.model.logits(states[start : start + len(part)])
             found += token_logprobs(logits, part, [request.prompt_logprobs] * len(part))
         return found
+
+
+def _leading_blocks(request: ScheduledRequest) -> Sequence[int]:
+    """Requests that begin with the same blocks come one after another: attention reads these once for all of them."""
+    return request.block_ids[:LEADING_BLOCKS]
 
 
 def _by_request(running: Sequence[ScheduledRequest], states: Tensor) -> dict[str, Tensor]:

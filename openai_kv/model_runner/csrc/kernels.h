@@ -35,7 +35,7 @@ struct Lanes {
   const int32_t* block_table;
   int64_t first_row;       // the request's first row in the query
   int first_position;      // and that row's position in the context
-  int own_slot;            // where the keys of these rows' block lie in open_keys, if there are any
+  int own_slot;            // where the keys of these rows' own block lie in open_keys; -1: in the pool
   int kv_head, lane, lanes;
 
   int row(int i, int group) const { return (lane + i) / group; }

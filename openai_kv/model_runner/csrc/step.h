@@ -22,7 +22,7 @@ struct Step {
   Lanes lanes(int64_t request, int kv_head, int lane, int lanes) const {
     int rows = query_starts[request + 1] - query_starts[request];
     return {block_tables + request * max_blocks, query_starts[request], context_lens[request] - rows,
-            own_slots ? own_slots[request] : 0, kv_head, lane, lanes};
+            own_slots ? own_slots[request] : -1, kv_head, lane, lanes};
   }
   int lanes_of(int64_t request) const { return (query_starts[request + 1] - query_starts[request]) * layer.group; }
   // The first tile and the end of the context that these lanes see.

@@ -52,7 +52,7 @@ struct Tile {
       int64_t head = int64_t(lanes.block_table[block]) * layer.kv_heads + lanes.kv_head;
       int64_t token = head * layer.block_size + slot, row = token * layer.head_dim;
       int stop = min(count, n + layer.block_size - slot);
-      bool is_open = kByChannel<K> && block == lanes.first_position / layer.block_size;
+      bool is_open = kByChannel<K> && lanes.own_slot >= 0 && block == lanes.first_position / layer.block_size;
       key_scales.read(layer, is_open ? nullptr : layer.key_scales, token, n, stop);
       value_scales.read(layer, layer.value_scales, token, n, stop);
       for (; n < stop; ++n, row += layer.head_dim) rows[n] = row;
