@@ -14,6 +14,9 @@ from openai_kv.cache.manager import KVCacheManager
 from openai_kv.cache.pin import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.config import CacheSettings, Settings
+from openai_kv.drafting.drafter import Drafter
+from openai_kv.drafting.sources import sources_of
+from openai_kv.drafting.step_costs import StepCosts
 from openai_kv.engine.admission import QueueLimits
 from openai_kv.engine.async_engine import AsyncEngine, OnStarted
 from openai_kv.engine.detokenizer import Detokenizer
@@ -25,6 +28,7 @@ from openai_kv.metrics import ServerInfo
 from openai_kv.model_runner.loader import resolve_device
 from openai_kv.model_runner.model_runner import ModelRunner
 from openai_kv.model_runner.settings import RunnerSettings
+from openai_kv.model_runner.step_times import measure_steps
 from openai_kv.plugins import PluginRegistry, load_plugins
 from openai_kv.recording import TraceRecorder, open_recording
 from openai_kv.scheduler import Scheduler, SchedulerLimits
@@ -54,16 +58,24 @@ class EngineBuilder:
 
     def __call__(self, on_started: OnStarted) -> Engine:
         """Raises StartupError."""
-        tokenizer = Tokenizer.load(self.model_folder, trust_remote_code=self.settings.model.trust_remote_code)
+        tokenizer = self._tokenizer()
         runner = ModelRunner.load(self.model_folder, self.model_name, self._runner_settings())
         manager = self._manager(runner)
         detokenizer = Detokenizer(tokenizer)
-        scheduler = Scheduler(manager, self._limits(runner), detokenizer, on_started=on_started)
+        drafter = self._drafter(runner, manager)
+        scheduler = Scheduler(manager, self._limits(runner), detokenizer, on_started=on_started, drafter=drafter)
         self.exporters.start(self._server_info(runner))
         self.tokenizer.set_result(tokenizer)
         self.vocabulary.set_result(vocabulary_of(tokenizer, runner.info.vocab_size, runner.info.eos_token_ids))
         reporter = Reporter(detokenizer, self.exporters, self._recorder(manager.block_size))
         return Engine(scheduler, runner, detokenizer, reporter)
+
+    def _tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(
+            self.model_folder,
+            trust_remote_code=self.settings.model.trust_remote_code,
+            cache_bytes=self.settings.server.tokenizer_cache_bytes,
+        )
 
     def _recorder(self, block_size: int) -> TraceRecorder | None:
         return TraceRecorder(self.recording, block_size) if self.recording is not None else None
@@ -89,6 +101,7 @@ class EngineBuilder:
             optimize=engine.optimize,
             quantization=model.quantization,
             batch_invariant=engine.batch_invariant,
+            cuda_graphs=engine.cuda_graphs,
         )
 
     def _manager(self, runner: ModelRunner) -> KVCacheManager:
@@ -106,6 +119,13 @@ class EngineBuilder:
         return SchedulerLimits(
             self.settings.engine.max_num_seqs, self._max_num_batched_tokens(), info.max_model_len, info.eos_token_ids
         )
+
+    def _drafter(self, runner: ModelRunner, manager: KVCacheManager) -> Drafter | None:
+        engine = self.settings.engine
+        if engine.speculation == "off":
+            return None
+        costs = StepCosts.of(measure_steps(runner, self._max_num_batched_tokens()))
+        return Drafter(sources_of(engine.speculation, manager.continuation), costs, engine.max_draft_tokens)
 
     def _max_num_batched_tokens(self) -> int:
         """Raises ConfigError for a device that isn't there."""

@@ -70,7 +70,10 @@ class PinRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """One engine step. Times in seconds. `deferred`: waiting for blocks that another request computes."""
+    """One engine step. Times in seconds. `deferred`: waiting for blocks that another request computes.
+
+    `drafts` sequences had rows for `draft_tokens` guesses, of which `accepted_draft_tokens` came true.
+    """
 
     step: int
     step_seconds: float
@@ -85,6 +88,9 @@ class StepStats:
     inter_token_seconds: tuple[float, ...]
     time_to_first_token_seconds: tuple[float, ...]
     cache: CacheStats
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

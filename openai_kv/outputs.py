@@ -26,7 +26,8 @@ class ScheduledRequest:
     """One request's rows of a step.
 
     `token_ids` run at positions `num_computed_tokens ..`; their K and V go to the blocks of `block_ids` (the whole
-    block table). `samples`: the last row is sampled. With `hidden_slot` (an exact hit) there are no rows, the stored
+    block table). `samples`: the last row is sampled. The last `num_drafts` tokens are guesses at what the rows before
+    them say: then each of those rows is sampled too. With `hidden_slot` (an exact hit) there are no rows, the stored
     hidden state is sampled. `store_slot`: keep the last row's hidden state there. Slots are read before any is written.
     `seed`, `choice` and the number of output tokens name the draw. `prompt_token_ids`, `output_token_ids` are for
     penalties. `prompt_logprobs`: report this many at every row that a token of the prompt follows; None: no report.
@@ -48,6 +49,16 @@ class ScheduledRequest:
     prompt_logprobs: int | None = None
     constraint: TokenConstraint | None = None
     pooling: Pooling | None = None
+    num_drafts: int = 0
+
+    @property
+    def drafts(self) -> Sequence[int]:
+        return self.token_ids[len(self.token_ids) - self.num_drafts :]
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Tokens of the request up to the last of these rows, without the drafts."""
+        return self.num_computed_tokens + len(self.token_ids) - self.num_drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +77,17 @@ class SchedulerOutput:
 
 @dataclass(frozen=True, slots=True)
 class ModelRunnerOutput:
-    """Sampled token by request id; attention mass by block id (empty unless the policy needs it); bytes of K/V read.
+    """Sampled tokens by request id; attention mass by block id (empty unless the policy needs it); bytes of K/V read.
 
-    `logprobs` of the sampled tokens and `prompt_logprobs` of the prompt tokens after this step's rows, both by request
-    id and only for requests that ask. `pooled`: what the step contributes to their vectors, [hidden_size] float32; the
-    contributions to a vector add up.
+    A request's tokens are its drafts as far as they were right, and one more. `logprobs` of the sampled tokens and
+    `prompt_logprobs` of the prompt tokens after this step's rows, both by request id and only for requests that ask.
+    `pooled`: what the step contributes to their vectors, [hidden_size] float32; the contributions to a vector add up.
     """
 
-    sampled_token_ids: Mapping[str, int]
+    sampled_token_ids: Mapping[str, Sequence[int]]
     attention_mass: Mapping[int, float] = field(default_factory=dict)
     attention_read_bytes: int = 0
-    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
+    logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
     pooled: "Mapping[str, array[float]]" = field(default_factory=dict)
 

@@ -1,13 +1,15 @@
 """Decides each step's work: who runs, how many tokens, who waits, who is pushed back. After vLLM's scheduler."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sortedcontainers import SortedKeyList
 
 from openai_kv.cache.hit import CacheHit
 from openai_kv.cache.manager import NOTHING, KVCacheManager
+from openai_kv.drafting.drafter import Drafter
+from openai_kv.drafting.rows import DraftRows
 from openai_kv.herd import Herd
 from openai_kv.outputs import BlockCopy, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import FinishReason, Pooling, Request, RequestStatus
@@ -48,6 +50,7 @@ class Scheduler:
         *,
         clock: Callable[[], float] = time.monotonic,
         on_started: Callable[[Request], None] | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         self.manager = manager
         self.limits = limits
@@ -61,6 +64,8 @@ class Scheduler:
         self._stop_check = StopCheck(text, limits.eos_token_ids, limits.max_model_len)
         self._clock = clock
         self._on_started = on_started
+        self._drafter = drafter or Drafter((), float, 0)
+        self._draft_rows = DraftRows(self._drafter, manager, limits.max_model_len)
         self._step = 0
         self._unreported_change = False
 
@@ -104,6 +109,7 @@ class Scheduler:
         self._schedule_running(plan)
         if not plan.preempted:
             self._schedule_waiting(plan)
+            self._add_drafts(plan)
         return SchedulerOutput(self._step, tuple(plan.requests.values()), tuple(plan.copies), self._clock())
 
     def _schedule_running(self, plan: _Plan) -> None:
@@ -177,12 +183,19 @@ class Scheduler:
             if self._on_started is not None:
                 self._on_started(request)
 
-    def _rows(self, request: Request, num_tokens: int, hidden_slot: int | None = None) -> ScheduledRequest:
+    def _add_drafts(self, plan: _Plan) -> None:
+        chosen = self._draft_rows.choose(self.running, plan.requests, plan.budget)
+        for request, drafts in chosen.items():
+            plan.requests[request.request_id] = self._rows(request, 1, drafts=drafts)
+
+    def _rows(
+        self, request: Request, num_tokens: int, hidden_slot: int | None = None, *, drafts: Sequence[int] = ()
+    ) -> ScheduledRequest:
         start = request.num_computed_tokens
         complete = start + num_tokens == len(request.token_ids)
         return ScheduledRequest(
             request_id=request.request_id,
-            token_ids=request.token_ids[start : start + num_tokens],
+            token_ids=[*request.token_ids[start : start + num_tokens], *drafts],
             num_computed_tokens=start,
             block_ids=self.manager.block_ids(request.request_id),
             samples=complete and request.params.max_tokens > 0,
@@ -196,6 +209,7 @@ class Scheduler:
             prompt_logprobs=request.params.prompt_logprobs if request.lacks_prompt_logprobs else None,
             constraint=request.constraint,
             pooling=request.params.pooling if complete or request.params.pooling is Pooling.MEAN else None,
+            num_drafts=len(drafts),
         )
 
     def _reserve_slot(self, request: Request) -> int | None:
@@ -213,16 +227,17 @@ class Scheduler:
         self.manager.record_attention(output.attention_mass)
         updated = [self._requests[item.request_id] for item in scheduled.requests]
         for request, item in zip(updated, scheduled.requests, strict=True):
-            self._cache(request, item)
+            self._cache(request, len(item.token_ids) - item.num_drafts)
             request.prompt_logprobs.extend(output.prompt_logprobs.get(request.request_id, ()))
             if request.request_id in output.pooled:
                 request.pool(output.pooled[request.request_id])
-            self._append(request, output)
+            self._take(request, item, output)
         return updated
 
-    def _cache(self, request: Request, item: ScheduledRequest) -> None:
+    def _cache(self, request: Request, num_tokens: int) -> None:
+        """That many tokens more have their K and V."""
         before, size = request.num_computed_tokens, self.manager.block_size
-        after = request.num_computed_tokens = before + len(item.token_ids)
+        after = request.num_computed_tokens = before + num_tokens
         prompt_done = before < request.num_prompt_tokens <= after
         if prompt_done or before // size != after // size:
             self.manager.cache_blocks(request.request_id, request.token_ids[:after], with_tail=prompt_done)
@@ -232,19 +247,27 @@ class Scheduler:
         if after >= request.num_prompt_tokens and not request.num_output_tokens:
             self.manager.pins.keep(request.info, request.prompt_token_ids, request.num_cached_tokens or 0)
 
-    def _append(self, request: Request, output: ModelRunnerOutput) -> None:
-        token_id = output.sampled_token_ids.get(request.request_id)
-        if token_id is not None:
-            request.token_ids.append(token_id)
-            if request.request_id in output.logprobs:
-                request.logprobs.append(output.logprobs[request.request_id])
-            if request.constraint is not None:
-                request.constraint.advance(token_id)
-            self._stop(request, token_id)
-        elif request.params.max_tokens == 0 and request.num_computed_tokens == request.num_prompt_tokens:
+    def _take(self, request: Request, item: ScheduledRequest, output: ModelRunnerOutput) -> None:
+        """The tokens that it said, up to its end."""
+        token_ids = output.sampled_token_ids.get(request.request_id, ())
+        logprobs = output.logprobs.get(request.request_id, ())
+        self._drafter.observe(request.request_id, token_ids)
+        for index, token_id in enumerate(token_ids):
+            if index:
+                self._cache(request, 1)  # the draft before this token was right, so its K and V are
+            request.logprobs.extend(logprobs[index : index + 1])
+            self._append(request, token_id)
+            if request.finish_reason is not None:
+                return
+        if item.num_drafts:
+            self.manager.trim_slots(request.request_id, request.num_computed_tokens)
+        if request.params.max_tokens == 0 and request.num_computed_tokens == request.num_prompt_tokens:
             self._finish(request, FinishReason.LENGTH if request.params.pooling is None else FinishReason.STOP)
 
-    def _stop(self, request: Request, token_id: int) -> None:
+    def _append(self, request: Request, token_id: int) -> None:
+        request.token_ids.append(token_id)
+        if request.constraint is not None:
+            request.constraint.advance(token_id)
         reason = self._stop_check.take(request, token_id)
         if reason is not None:
             self._finish(request, reason)
@@ -258,6 +281,7 @@ class Scheduler:
         request.finish_reason = reason
         self.ended.append(request)
         self._herd.forget(request)
+        self._drafter.forget(request.request_id)
         del self._requests[request.request_id]
         request.cache_write_tokens = self.manager.cache_write_tokens(request.request_id)
         self.manager.finish(request.info)

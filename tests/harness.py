@@ -10,6 +10,8 @@ from openai_kv.cache.manager import KVCacheManager
 from openai_kv.cache.pin import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.default_plugins.lru import LRUPolicy
+from openai_kv.drafting.drafter import Drafter
+from openai_kv.drafting.sources import sources_of
 from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.engine.engine import Engine
 from openai_kv.engine.reporter import Reporter
@@ -37,6 +39,11 @@ class Shape:
     num_hidden_slots: int = 8
 
 
+def free_rows(rows: int) -> float:
+    """A step takes as long with drafts as without, so whatever may be right is drafted."""
+    return 1.0
+
+
 def build_engine(
     runner: ModelRunner,
     shape: Shape,
@@ -48,6 +55,9 @@ def build_engine(
     recorder: TraceRecorder | None = None,
     pin_limits: PinLimits | None = None,
     cache_clock: Callable[[], float] = time.monotonic,
+    speculation: str = "off",
+    step_seconds: Callable[[int], float] = free_rows,
+    max_draft_tokens: int = 8,
 ) -> Engine:
     """The object graph as the server builds it, around any runner."""
     group = exporters or ExporterGroup()
@@ -64,7 +74,8 @@ def build_engine(
         shape.max_num_seqs, shape.max_num_batched_tokens, shape.max_model_len, runner.info.eos_token_ids
     )
     detokenizer = Detokenizer(tokenizer or tiny_tokenizer())
-    scheduler = Scheduler(manager, limits, detokenizer, on_started=on_started)
+    drafter = Drafter(sources_of(speculation, manager.continuation), step_seconds, max_draft_tokens)
+    scheduler = Scheduler(manager, limits, detokenizer, on_started=on_started, drafter=drafter)
     return Engine(scheduler, runner, detokenizer, Reporter(detokenizer, group, recorder))
 
 

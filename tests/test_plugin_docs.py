@@ -34,7 +34,8 @@ from openai_kv.request import RequestInfo
 RECORDS = {
     ServerInfo: "model_name max_model_len block_size num_blocks cache_dtype backend policy versions",
     StepStats: """step step_seconds running waiting deferred scheduled_tokens computed_prompt_tokens generated_tokens
-        preemptions attention_read_bytes inter_token_seconds time_to_first_token_seconds cache""",
+        preemptions attention_read_bytes inter_token_seconds time_to_first_token_seconds cache
+        drafts draft_tokens accepted_draft_tokens""",
     CacheStats: """total free cached referenced block_size referenced_slots_used tree_nodes exact_entries namespaces
         hits hit_tokens miss_count prompt_tokens evictions_by_policy duplicate_blocks""",
     LookupStats: "info hit_kind num_hit_tokens reuse_gap_seconds resumed",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from openai_kv.cache.allocation import Allocation
 from openai_kv.cache.block import Block, TokenIds
 from openai_kv.cache.block_tables import BlockTables
+from openai_kv.cache.continuation import continuation
 from openai_kv.cache.eviction import CacheObserver, NullObserver
 from openai_kv.cache.exact_index import ExactEntry
 from openai_kv.cache.hit import CacheHit, HitKind, ResetResult
@@ -115,14 +116,31 @@ class KVCacheManager:
 
     # Growth
 
-    def allocate_slots(self, request_id: str, num_tokens: int) -> bool:
-        """Let the block table hold `num_tokens` in all; False: it does not fit and nothing changed."""
+    def allocate_slots(self, request_id: str, num_tokens: int, *, spare: int = 0) -> bool:
+        """Let the block table hold `num_tokens` in all; False: it does not fit and nothing changed.
+
+        What takes blocks does not fit either if fewer than `spare` would be left.
+        """
         allocation = self._tables[request_id]
-        if self._tables.num_blocks(num_tokens) - len(allocation.blocks) > self.store.room():
+        needed = self._tables.num_blocks(num_tokens) - len(allocation.blocks)
+        if needed > 0 and needed + spare > self.store.room():
             return False
         if num_tokens > allocation.num_tokens:
             self._tables.extend(allocation, num_tokens)
         return True
+
+    def trim_slots(self, request_id: str, num_tokens: int) -> None:
+        """Take back what `allocate_slots` gave for more than `num_tokens`, all that is computed so far."""
+        self._tables.shrink(self._tables[request_id], num_tokens)
+
+    def continuation(self, request_id: str, token_ids: Sequence[int], length: int) -> list[int]:
+        """At most `length` tokens that followed these of a running request before, within its namespace."""
+        allocation = self._tables[request_id]
+        if allocation.detached or allocation.info.retention.bypasses:
+            return []
+        after = allocation.blocks[allocation.num_cached - 1] if allocation.num_cached else None
+        rest = tuple(token_ids[allocation.num_cached * self.block_size :])
+        return continuation(self.store.tree, allocation.info.namespace, after, rest, length)
 
     def block_ids(self, request_id: str) -> list[int]:
         """The block table: position p of the request is in slot p % block_size of block p // block_size of it."""

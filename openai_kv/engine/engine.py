@@ -60,7 +60,7 @@ class Engine:
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> list[RequestOutput]:
         """End a request between two steps; empty if it has ended before."""
         request = self.scheduler.abort(request_id, reason)
-        return [] if request is None else [self._reporter.request_output(request, sampled=False)]
+        return [] if request is None else [self._reporter.request_output(request)]
 
     def fail_running(self) -> list[RequestOutput]:
         """After a step that raised: end whatever was running, so that the waiting requests get their chance.

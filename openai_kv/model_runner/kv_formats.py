@@ -44,6 +44,10 @@ class KVFormat:
     value: Element
 
     @property
+    def coded(self) -> bool:
+        return not self.key.dtype.is_floating_point
+
+    @property
     def opens(self) -> bool:
         """Keys are rounded by the block, when it is full."""
         return self.key.channel_scales > 0

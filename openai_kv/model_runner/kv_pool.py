@@ -14,6 +14,7 @@ from openai_kv.model_runner.attention.metadata import AttentionMetadata
 from openai_kv.model_runner.codes import decode
 from openai_kv.model_runner.kv_formats import SCALE_DTYPE, Element, KVFormat
 from openai_kv.model_runner.open_blocks import OpenBlocks, OpenSlots
+from openai_kv.model_runner.transfer import to_device
 from openai_kv.outputs import BlockCopy
 
 
@@ -41,6 +42,8 @@ def block_bytes(shapes: Sequence[LayerShape], kv_format: KVFormat, block_size: i
 class KVPool:
     """Per layer K and V `(num_blocks, n_kv_heads, block_size, head_dim)`; block ids index the first dimension.
 
+    There may be blocks beyond `num_blocks`, which the cache doesn't know of.
+
     In int8 and int4 every row has scales beside it, and is rounded once, when it is written: whatever moves blocks
     moves bytes. But for keys in int4, which are rounded by the block: `open` knows those that are not full.
     """
@@ -61,6 +64,7 @@ class KVPool:
         kv_format: KVFormat,
         device: torch.device | str = "cpu",
         open_slots: OpenSlots | None = None,
+        spare_blocks: int = 0,
     ) -> "KVPool":
         """Zeros; on the CPU the system commits a block's memory when it is first written.
 
@@ -70,7 +74,7 @@ class KVPool:
         slots = open_slots if kv_format.opens else None
 
         def layer(shape: LayerShape) -> LayerCache:
-            rows = (num_blocks, shape.num_kv_heads, block_size)
+            rows = (num_blocks + spare_blocks, shape.num_kv_heads, block_size)
             key, key_scales = _blocks(rows, shape.key_dim, kv_format.key, torch.device(device))
             value, value_scales = _blocks(rows, shape.value_dim, kv_format.value, torch.device(device))
             open_keys = None if slots is None else slots.allocate((*rows[1:], shape.key_dim), torch.device(device))
@@ -109,8 +113,8 @@ class KVPool:
         if not copies:
             return
         device = self.layers[0].key.device
-        sources = torch.tensor([copy.source for copy in copies], device=device)
-        targets = torch.tensor([copy.target for copy in copies], device=device)
+        sources = to_device([copy.source for copy in copies], torch.int64, device)
+        targets = to_device([copy.target for copy in copies], torch.int64, device)
         if self.open is not None:
             self.open.copy(copies)
         for blocks in self.tensors:

@@ -14,10 +14,12 @@ from openai_kv.model_runner.attention.cpu import CpuBackend
 from openai_kv.model_runner.attention.interface import PagedStep
 from openai_kv.model_runner.attention.reads import AttentionReads
 from openai_kv.model_runner.attention.select import select_backend
+from openai_kv.model_runner.drafts import accept, sampling_rows, split
 from openai_kv.model_runner.dtypes import name_of
 from openai_kv.model_runner.fingerprint import fingerprint
 from openai_kv.model_runner.fused.choice import brgemm_rows
 from openai_kv.model_runner.fused.optimize import optimize, quantize
+from openai_kv.model_runner.graphs import CudaRecorder, DecodeGraphs, GraphLimits, Record, record_decode
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_formats import kv_format
@@ -27,9 +29,10 @@ from openai_kv.model_runner.logprobs import MAX_ROWS, token_logprobs
 from openai_kv.model_runner.memory import return_freed
 from openai_kv.model_runner.pooling import pool
 from openai_kv.model_runner.probe import ModelShapes, check, check_invariant, measure
-from openai_kv.model_runner.sampler import Sampler, SamplingRow
+from openai_kv.model_runner.sampler import Sampler
 from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.model_runner.sizing import PoolSizes, check_format, max_model_len_of, num_blocks_of, open_slots_of
+from openai_kv.model_runner.transfer import to_device
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import TokenLogprobs
 
@@ -40,21 +43,31 @@ LEADING_BLOCKS = 32  # few, as sorting costs time in each step
 class _Sampled:
     """By request id."""
 
-    token_ids: Mapping[str, int] = field(default_factory=dict)
-    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
+    token_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
 
 
 class ModelRunner:
     """The model, its KV pool and its hidden slots; between steps nothing else is kept."""
 
-    def __init__(self, model: CausalLM, backend: AttentionBackend, name: str, settings: RunnerSettings) -> None:
-        """`model` lies on its device. Raises ModelLoadError if our attention doesn't compute what its own does."""
+    def __init__(
+        self,
+        model: CausalLM,
+        backend: AttentionBackend,
+        name: str,
+        settings: RunnerSettings,
+        record: Record | None = None,
+    ) -> None:
+        """`model` lies on its device; `record`: how decode steps are recorded, None: not at all.
+
+        Raises ModelLoadError if our attention doesn't compute what its own does.
+        """
         shapes = measure(model)
         check(model, backend)
         self.model, self.backend = model, backend
         self.device = model.model.device
         chosen = kv_format(settings.kv_cache_dtype, model.model.dtype)
-        check_format(chosen, settings)
+        check_format(chosen, settings, backend)
         self.hidden_slots = HiddenSlots(settings.num_hidden_slots, shapes.hidden_size, model.model.dtype, self.device)
         longest = min(filter(None, (settings.max_model_len, model.max_model_len)), default=None)
         dry = DryStep(model, backend, shapes.layers, chosen, longest)
@@ -68,11 +81,13 @@ class ModelRunner:
             kv_format=chosen,
             device=self.device,
             open_slots=open_slots,
+            spare_blocks=int(record is not None),
         )
         self.sampler = Sampler(model.eos_token_ids)
         self.info = _info(model, shapes, backend, name, settings, self.kv_pool)
         self._needs_attention = settings.needs_attention
         self._reads = AttentionReads.of(shapes.layers, shapes.windows, chosen, settings.block_size)
+        self._graphs = self._record(record, settings.max_num_seqs) if record else None
 
     @classmethod
     def load(cls, path: Path, name: str, settings: RunnerSettings) -> "ModelRunner":
@@ -80,13 +95,21 @@ class ModelRunner:
         device = resolve_device(settings.device)
         model = load_model(path, dtype=settings.dtype, device=device, trust_remote_code=settings.trust_remote_code)
         invariant = settings.batch_invariant
-        backend = select_backend(settings.attention_backend, device, settings.cache_dir, batch_invariant=invariant)
+        backend = select_backend(
+            settings.attention_backend,
+            device,
+            settings.cache_dir,
+            batch_invariant=invariant,
+            block_size=settings.block_size,
+            coded=kv_format(settings.kv_cache_dtype, model.model.dtype).coded,
+        )
         if settings.optimize and isinstance(backend, CpuBackend):
             model = optimize(model, 0 if invariant else brgemm_rows())
         if settings.quantization != "none":
             model = quantize(model)
         return_freed()
-        runner = cls(model, backend, name, settings)
+        record = CudaRecorder() if device.type == "cuda" and settings.cuda_graphs else None
+        runner = cls(model, backend, name, settings, record)
         if invariant:
             check_invariant(model, backend)
         return runner
@@ -102,8 +125,7 @@ class ModelRunner:
             return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs, pooled=pooled)
         batch = InputBatch.build(running, self.kv_pool.block_size, self.device)
         mass = self._new_mass()
-        step = PagedStep(self.backend, self.kv_pool, self.kv_pool.prepare(batch.metadata), mass)
-        states = self.model.hidden_states(batch.token_ids, batch.positions, step)
+        states = self._forward(batch, mass)
         self._write_slots(running, states[batch.last_rows])
         rows |= _by_request(running, states)
         sampled = self._sample(scheduled.requests, rows)
@@ -116,6 +138,25 @@ class ModelRunner:
             pool(scheduled.requests, rows),
         )
 
+    def _forward(self, batch: InputBatch, mass: Tensor | None) -> Tensor:
+        """The final hidden states [T, hidden_size]."""
+        if self._graphs is not None and mass is None and self._graphs.takes(batch):
+            return self._graphs.forward(batch)
+        return self._run_layers(batch, mass)
+
+    def _run_layers(self, batch: InputBatch, mass: Tensor | None = None) -> Tensor:
+        step = PagedStep(self.backend, self.kv_pool, self.kv_pool.prepare(batch.metadata), mass)
+        return self.model.hidden_states(batch.token_ids, batch.positions, step)
+
+    def _record(self, record: Record, max_rows: int) -> DecodeGraphs | None:
+        """None where steps have to be run: attention then goes by more than tensors, or its mass is wanted."""
+        plain = self.kv_pool.layers[0].key.dtype.is_floating_point
+        if self._needs_attention or not (self.backend.replayable and plain):
+            return None
+        scratch_block = self.kv_pool.num_blocks  # the spare one
+        limits = GraphLimits(max_rows, self.info.max_model_len, self.kv_pool.block_size, scratch_block)
+        return record_decode(self._run_layers, limits, self.device, record)
+
     def _new_mass(self) -> Tensor | None:
         if not self._needs_attention:
             return None
@@ -124,22 +165,29 @@ class ModelRunner:
     def _read_slots(self, requests: Sequence[ScheduledRequest]) -> dict[str, Tensor]:
         """Of each exact hit the stored state, as its only row [1, hidden_size]."""
         hits = {request.request_id: request.hidden_slot for request in requests if request.hidden_slot is not None}
+        if not hits:
+            return {}
         return dict(zip(hits, self.hidden_slots.read(list(hits.values()))[:, None], strict=True))
 
     def _write_slots(self, running: Sequence[ScheduledRequest], states: Tensor) -> None:
         stores = {row: request.store_slot for row, request in enumerate(running) if request.store_slot is not None}
-        self.hidden_slots.write(list(stores.values()), states[list(stores)])
+        if stores:
+            chosen = states[to_device(list(stores), torch.int64, self.device)]
+            self.hidden_slots.write(list(stores.values()), chosen)
 
     def _sample(self, requests: Sequence[ScheduledRequest], rows: Mapping[str, Tensor]) -> _Sampled:
         chosen = [request for request in requests if request.samples]
         if not chosen:
             return _Sampled()
-        logits = self.model.logits(torch.stack([rows[request.request_id][-1] for request in chosen]))
-        asking = [row for row, request in enumerate(chosen) if request.params.logprobs is not None]
-        raw = logits[asking]  # a copy: the sampler writes over its logits
-        tokens = self.sampler.sample(logits, [_sampling_row(request) for request in chosen])
-        token_ids = {request.request_id: token for request, token in zip(chosen, tokens, strict=True)}
-        return _Sampled(token_ids, _of_sampled(raw, [chosen[row] for row in asking], token_ids))
+        states = [rows[request.request_id][-1 - request.num_drafts :] for request in chosen]
+        logits = self.model.logits(torch.cat(states))
+        sampling = [row for request in chosen for row in sampling_rows(request)]
+        asking = [index for index, row in enumerate(sampling) if row.params.logprobs is not None]
+        raw = logits[to_device(asking, torch.int64, self.device)]  # a copy: the sampler writes over its logits
+        drawn = self.sampler.sample(logits, sampling)
+        parts = zip(chosen, split(chosen, drawn), strict=True)
+        token_ids = {request.request_id: accept(request, part) for request, part in parts}
+        return _Sampled(token_ids, _of_sampled(raw, chosen, [drawn[index] for index in asking], token_ids))
 
     def _prompt_logprobs(
         self, running: Sequence[ScheduledRequest], rows: Mapping[str, Tensor]
@@ -160,9 +208,9 @@ class ModelRunner:
         return found
 
 
-def _leading_blocks(request: ScheduledRequest) -> Sequence[int]:
+def _leading_blocks(request: ScheduledRequest) -> tuple[int, ...]:
     """Requests that begin with the same blocks come one after another: attention reads these once for all of them."""
-    return request.block_ids[:LEADING_BLOCKS]
+    return tuple(request.block_ids[:LEADING_BLOCKS])
 
 
 def _by_request(running: Sequence[ScheduledRequest], states: Tensor) -> dict[str, Tensor]:
@@ -171,28 +219,16 @@ def _by_request(running: Sequence[ScheduledRequest], states: Tensor) -> dict[str
     return {request.request_id: part for request, part in zip(running, parts, strict=True)}
 
 
-def _sampling_row(request: ScheduledRequest) -> SamplingRow:
-    output = request.output_token_ids
-    return SamplingRow(
-        request.params,
-        request.seed,
-        len(output),
-        request.prompt_token_ids,
-        output,
-        request.choice,
-        request.constraint,
-    )
-
-
 def _of_sampled(
-    logits: Tensor, requests: Sequence[ScheduledRequest], token_ids: Mapping[str, int]
-) -> dict[str, TokenLogprobs]:
-    """logits [len(requests), vocab_size], raw."""
-    if not requests:
+    logits: Tensor, requests: Sequence[ScheduledRequest], drawn: Sequence[int], kept: Mapping[str, Sequence[int]]
+) -> dict[str, Sequence[TokenLogprobs]]:
+    """logits [len(drawn), vocab_size], raw, of those of the requests that ask; for the tokens that are kept."""
+    asking = [request for request in requests if request.params.logprobs is not None]
+    if not asking:
         return {}
-    ids = [request.request_id for request in requests]
-    counts = [request.params.logprobs or 0 for request in requests]
-    return dict(zip(ids, token_logprobs(logits, [token_ids[name] for name in ids], counts), strict=True))
+    counts = [request.params.logprobs or 0 for request in asking for _ in range(request.num_drafts + 1)]
+    parts = zip(asking, split(asking, token_logprobs(logits, drawn, counts)), strict=True)
+    return {request.request_id: part[: len(kept[request.request_id])] for request, part in parts}
 
 
 def _by_block(mass: Tensor, block_tables: Tensor) -> dict[int, float]:

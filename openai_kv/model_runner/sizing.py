@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from openai_kv.errors import ConfigError
+from openai_kv.model_runner.attention.backend import AttentionBackend
+from openai_kv.model_runner.attention.select import READ_CODES
 from openai_kv.model_runner.kv_formats import KVFormat
 from openai_kv.model_runner.kv_pool import KVPool, LayerShape, block_bytes
 from openai_kv.model_runner.memory import check_fits, kv_cache_bytes
@@ -37,8 +39,10 @@ def open_slots_of(settings: RunnerSettings, dtype: torch.dtype) -> OpenSlots:
     return OpenSlots.for_steps(settings.max_num_seqs, settings.max_num_batched_tokens, settings.block_size, dtype)
 
 
-def check_format(kv_format: KVFormat, settings: RunnerSettings) -> None:
+def check_format(kv_format: KVFormat, settings: RunnerSettings, backend: AttentionBackend) -> None:
     """Raises ConfigError for what a format can't do, warns of what it wastes."""
+    if kv_format.coded and backend.name not in READ_CODES:
+        raise ConfigError(f"kv_cache_dtype: attention backend {backend.name} reads no {kv_format.name}; sdpa does")
     if not kv_format.opens:
         return
     name, size = kv_format.name, settings.block_size

@@ -19,15 +19,22 @@ class StepCollector(Collector):
         self.dropped: dict[str, int] = {}
         self._latest: StepStats | None = None
         self._generated = self._preemptions = 0
+        self._drafts = self._draft_tokens = self._accepted = 0
 
     def update(self, stats: StepStats) -> None:
         self._latest = stats
         self._generated += stats.generated_tokens
         self._preemptions += stats.preemptions
+        self._drafts += stats.drafts
+        self._draft_tokens += stats.draft_tokens
+        self._accepted += stats.accepted_draft_tokens
 
     def collect(self) -> Iterator[Metric]:
         yield counter("vllm:generation_tokens", self._generated)
         yield counter("vllm:num_preemptions", self._preemptions)
+        yield counter("vllm:spec_decode_num_drafts", self._drafts)
+        yield counter("vllm:spec_decode_num_draft_tokens", self._draft_tokens)
+        yield counter("vllm:spec_decode_num_accepted_tokens", self._accepted)
         yield counter("openai_kv_exporter_dropped", self.dropped, "plugin")
         if self._latest is not None:
             yield from collect_queue(self._latest)

@@ -45,6 +45,9 @@ STEP = StepStats(
     inter_token_seconds=(0.03, 0.04),
     time_to_first_token_seconds=(0.2,),
     cache=CACHE,
+    drafts=2,
+    draft_tokens=7,
+    accepted_draft_tokens=3,
 )
 REQUEST = RequestStats(
     info=RequestInfo("r", 38),
@@ -90,6 +93,9 @@ openai_kv_expired_blocks_total | counter
 vllm:prompt_tokens_cached_total | counter
 vllm:generation_tokens_total | counter
 vllm:num_preemptions_total | counter
+vllm:spec_decode_num_drafts_total | counter
+vllm:spec_decode_num_draft_tokens_total | counter
+vllm:spec_decode_num_accepted_tokens_total | counter
 vllm:prompt_tokens_by_source_total | counter | source=local_compute,local_cache_hit,external_kv_transfer
 vllm:prompt_tokens_cached_by_source_total | counter | source=device,host,disk
 vllm:request_success_total | counter | finished_reason=stop,length,abort,error
@@ -231,6 +237,8 @@ def test_step_numbers_are_summed_and_cache_numbers_are_read() -> None:
     exporter.on_step(STEP)
     assert value(exporter, "vllm:generation_tokens_total") == 4
     assert value(exporter, "vllm:num_preemptions_total") == 2
+    drafted = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    assert [value(exporter, f"vllm:spec_decode_{name}_total") for name in drafted] == [4, 14, 6]
     assert value(exporter, "vllm:prompt_tokens_by_source_total", source="local_compute") == 200 - 62
     assert value(exporter, "vllm:prompt_tokens_total") == 200
     assert value(exporter, "vllm:prefix_cache_queries_total") == 200

@@ -172,6 +172,7 @@ def make_context(
             on_started=on_started,
             pin_limits=PinLimits(tree.cache.soft_pin_fraction, tree.cache.max_pinned_fraction, tree.cache.max_pins),
             cache_clock=cache_clock,
+            speculation=tree.engine.speculation,
         )
 
     limits = QueueLimits(tree.server.max_queue, tree.server.max_queued_tokens, tree.server.queue_timeout)
