@@ -22,7 +22,7 @@ from openai_kv.config_sources import (
     setting_name,
 )
 from openai_kv.config_upstreams import UpstreamSettings
-from openai_kv.config_values import Dtype, Duration, Folder, Memory, ModelPattern, Names, Origins, Size
+from openai_kv.config_values import Dtype, Duration, Folder, KVFormat, Memory, ModelPattern, Names, Origins, Size
 from openai_kv.errors import ConfigError
 
 
@@ -100,7 +100,10 @@ class CacheSettings(Section):
     kv_cache_memory: Memory = Field(
         "auto", description="memory for KV blocks: 1GiB, or 0.9 of what weights and a step leave; auto: 1GiB, CUDA 0.9"
     )
-    kv_cache_dtype: Dtype = Field("auto", description="type of K and V in the KV blocks; auto = that of the weights")
+    kv_cache_dtype: KVFormat = Field(
+        "auto",
+        description="type of K and V in the KV blocks; auto = that of the weights; int8-int4 = int8 K, int4 V",
+    )
     window_layout: Literal["auto", "full"] = Field(
         "auto", description="auto: layers with a sliding window free what it leaves behind; full: they keep everything"
     )

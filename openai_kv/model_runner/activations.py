@@ -13,9 +13,11 @@ from torch.utils._pytree import tree_leaves
 from openai_kv.model_runner.attention.backend import AttentionBackend
 from openai_kv.model_runner.attention.interface import PagedStep
 from openai_kv.model_runner.input_batch import InputBatch
+from openai_kv.model_runner.kv_formats import KVFormat
 from openai_kv.model_runner.kv_pool import KVPool, LayerShape
 from openai_kv.model_runner.loader import CausalLM
 from openai_kv.model_runner.logprobs import MAX_ROWS
+from openai_kv.model_runner.open_blocks import OpenSlots
 from openai_kv.model_runner.probe import refusing
 from openai_kv.model_runner.sampler import Sampler, SamplingRow
 from openai_kv.outputs import ScheduledRequest
@@ -55,13 +57,13 @@ def _storages(values: Any) -> list[torch.UntypedStorage]:
 class DryStep:
     """A step of made-up prompts: `layers`, then `head` with the costliest sampling there is.
 
-    `dtype`: of the pool. `longest`: tokens of a prompt, None for any.
+    `longest`: tokens of a prompt, None for any.
     """
 
     model: CausalLM
     backend: AttentionBackend
     shapes: Sequence[LayerShape]
-    dtype: torch.dtype
+    kv_format: KVFormat
     longest: int | None = None
 
     def prepare(self, rows: int, context: int = 0) -> tuple[InputBatch, KVPool]:
@@ -72,12 +74,17 @@ class DryStep:
             _request(min(length, rows - start), max(length, context), num_blocks) for start in range(0, rows, length)
         ]
         pool = KVPool.allocate(
-            self.shapes, num_blocks=num_blocks, block_size=BLOCK_SIZE, dtype=self.dtype, device=device
+            self.shapes,
+            num_blocks=num_blocks,
+            block_size=BLOCK_SIZE,
+            kv_format=self.kv_format,
+            device=device,
+            open_slots=OpenSlots(num_blocks, self.model.model.dtype),
         )
         return InputBatch.build(requests, BLOCK_SIZE, device), pool
 
     def layers(self, batch: InputBatch, pool: KVPool) -> Tensor:
-        step = PagedStep(self.backend, pool, batch.metadata)
+        step = PagedStep(self.backend, pool, pool.prepare(batch.metadata))
         return self.model.hidden_states(batch.token_ids, batch.positions, step)
 
     def head(self, states: Tensor) -> None:

@@ -14,17 +14,19 @@ from openai_kv.model_runner.attention.backend import AttentionBackend
 from openai_kv.model_runner.attention.cpu import CpuBackend
 from openai_kv.model_runner.attention.grouped import GroupedStep
 from openai_kv.model_runner.attention.interface import PagedStep
+from openai_kv.model_runner.attention.metadata import AttentionMetadata
 from openai_kv.model_runner.attention.reads import AttentionReads
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.drafts import accept, sampling_rows, split
-from openai_kv.model_runner.dtypes import kv_cache_dtype, name_of
+from openai_kv.model_runner.dtypes import name_of
 from openai_kv.model_runner.fingerprint import fingerprint, identity
 from openai_kv.model_runner.fused.choice import brgemm_rows
 from openai_kv.model_runner.fused.optimize import optimize, quantize
 from openai_kv.model_runner.graphs import CudaRecorder, DecodeGraphs, GraphLimits, Record, record_decode
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
-from openai_kv.model_runner.kv_pool import KVPool, token_bytes
+from openai_kv.model_runner.kv_formats import kv_format
+from openai_kv.model_runner.kv_pool import KVPool
 from openai_kv.model_runner.layer_groups import LayerGroups
 from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
 from openai_kv.model_runner.logprobs import MAX_ROWS, token_logprobs
@@ -34,7 +36,7 @@ from openai_kv.model_runner.pooling import pool
 from openai_kv.model_runner.probe import ModelShapes, check, check_invariant, measure
 from openai_kv.model_runner.sampler import Sampler
 from openai_kv.model_runner.settings import RunnerSettings
-from openai_kv.model_runner.sizing import max_model_len_of, pool_sizes_of
+from openai_kv.model_runner.sizing import check_format, max_model_len_of, open_slots_of, pool_sizes_of, shares_of
 from openai_kv.model_runner.transfer import to_device
 from openai_kv.outputs import BlockCopy, ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import TokenLogprobs
@@ -69,15 +71,22 @@ class ModelRunner:
         check(model, backend)
         self.model, self.backend = model, backend
         self.device = model.model.device
-        dtype = kv_cache_dtype(settings.kv_cache_dtype, model.model.dtype)
+        chosen = kv_format(settings.kv_cache_dtype, model.model.dtype)
+        check_format(chosen, settings, backend)
         self.hidden_slots = HiddenSlots(settings.num_hidden_slots, shapes.hidden_size, model.model.dtype, self.device)
         longest = min(filter(None, (settings.max_model_len, model.max_model_len)), default=None)
-        dry = DryStep(model, backend, shapes.layers, dtype, longest)
+        dry = DryStep(model, backend, shapes.layers, chosen, longest)
         reserved = step_bytes(dry, settings.max_num_batched_tokens, settings.max_num_seqs)
         self.groups = LayerGroups.of(shapes.windows, longest, settings.window_layout)
-        shares = _shares(settings, shapes, self.groups, dtype, longest)
+        open_slots = open_slots_of(settings, model.model.dtype)
+        shares = shares_of(settings, shapes.layers, self.groups, chosen, open_slots, longest)
         sizes = pool_sizes_of(settings, shares, self.device, reserved)
-        options: dict[str, Any] = {"block_size": settings.block_size, "dtype": dtype, "device": self.device}
+        options: dict[str, Any] = {
+            "block_size": settings.block_size,
+            "kv_format": chosen,
+            "device": self.device,
+            "open_slots": open_slots,
+        }
         self.kv_pool = KVPool.allocate(
             self.groups.full(shapes.layers),
             num_blocks=sizes.num_blocks,
@@ -91,7 +100,7 @@ class ModelRunner:
         self.sampler = Sampler(model.eos_token_ids)
         self.info = _info(model, shapes, backend, name, settings, self.kv_pool, self.groups, shares)
         self._needs_attention = settings.needs_attention
-        self._reads = AttentionReads.of(shapes.layers, shapes.windows, dtype)
+        self._reads = AttentionReads.of(shapes.layers, shapes.windows, chosen, settings.block_size)
         self._graphs = self._record(record, settings.max_num_seqs) if record else None
 
     @classmethod
@@ -106,6 +115,7 @@ class ModelRunner:
             settings.cache_dir,
             batch_invariant=invariant,
             block_size=settings.block_size,
+            coded=kv_format(settings.kv_cache_dtype, model.model.dtype).coded,
         )
         if settings.optimize and isinstance(backend, CpuBackend):
             model = optimize(model, 0 if invariant else brgemm_rows())
@@ -154,11 +164,14 @@ class ModelRunner:
         )
 
     def _new_step(self, batch: InputBatch) -> GroupedStep:
-        full = PagedStep(self.backend, self.kv_pool, batch.metadata, self._new_mass(self.kv_pool))
+        """Once for each step: pools prepare for its rows."""
+        full = self._in_pool(self.kv_pool, batch.metadata)
         if self.window_pool is None or batch.window is None:
             return GroupedStep(self.groups, full)
-        window = PagedStep(self.backend, self.window_pool, batch.window, self._new_mass(self.window_pool))
-        return GroupedStep(self.groups, full, window)
+        return GroupedStep(self.groups, full, self._in_pool(self.window_pool, batch.window))
+
+    def _in_pool(self, pool: KVPool, metadata: AttentionMetadata) -> PagedStep:
+        return PagedStep(self.backend, pool, pool.prepare(metadata), self._new_mass(pool))
 
     def _new_mass(self, pool: KVPool) -> Tensor | None:
         return torch.zeros(pool.num_blocks, device=self.device) if self._needs_attention else None
@@ -257,21 +270,6 @@ def _of_sampled(
     return {request.request_id: part[: len(kept[request.request_id])] for request, part in parts}
 
 
-def _shares(
-    settings: RunnerSettings, shapes: ModelShapes, groups: LayerGroups, dtype: torch.dtype, longest: int | None
-) -> PoolShares:
-    step_tokens = settings.max_num_batched_tokens
-    return PoolShares(
-        settings.block_size,
-        token_bytes(groups.full(shapes.layers), dtype) * settings.block_size,
-        token_bytes(groups.in_window(shapes.layers), dtype) * settings.block_size,
-        groups.window,
-        settings.window_share,
-        step_tokens if longest is None else min(step_tokens, longest),
-        settings.max_pinned_fraction,
-    )
-
-
 def _info(
     model: CausalLM,
     shapes: ModelShapes,
@@ -282,7 +280,7 @@ def _info(
     groups: LayerGroups,
     shares: PoolShares,
 ) -> ModelInfo:
-    dtype, kv_dtype = name_of(model.model.dtype), name_of(kv_cache_dtype(settings.kv_cache_dtype, model.model.dtype))
+    dtype, kv_dtype = name_of(model.model.dtype), pool.kv_format.name
     return ModelInfo(
         name=name,
         architecture=model.name,

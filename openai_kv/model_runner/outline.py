@@ -1,6 +1,5 @@
 """The sizes of a model from its configuration: it is built without memory for its weights."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from openai_kv.errors import ModelLoadError
 from openai_kv.model_runner.attention.interface import IMPLEMENTATION, register
 from openai_kv.model_runner.dtypes import DTYPES, name_of
-from openai_kv.model_runner.kv_pool import LayerShape, token_bytes
+from openai_kv.model_runner.kv_formats import FORMATS
+from openai_kv.model_runner.kv_pool import LayerShape, block_bytes
 from openai_kv.model_runner.layer_groups import LayerGroups
 from openai_kv.model_runner.loader import CausalLM, one_line
 from openai_kv.model_runner.probe import ModelShapes, measure
@@ -19,10 +19,7 @@ from openai_kv.model_runner.quiet import quiet
 
 @dataclass(frozen=True, slots=True)
 class ModelOutline:
-    """`layers`: K and V of one token in each; `token_bytes`: over all layers, by KV format.
-
-    `num_window_layers` of them keep the last `window` tokens only; `window_token_bytes`: over those.
-    """
+    """`layers`: K and V of one token in each. `window_layers` keep the last `window` tokens only, `full_layers` all."""
 
     architecture: str
     dtype: str
@@ -30,10 +27,13 @@ class ModelOutline:
     weight_bytes: int
     max_model_len: int | None
     layers: tuple[LayerShape, ...]
-    token_bytes: Mapping[str, int]
+    full_layers: tuple[LayerShape, ...]
+    window_layers: tuple[LayerShape, ...]
     window: int
-    num_window_layers: int
-    window_token_bytes: Mapping[str, int]
+
+    def block_bytes(self, kv_cache_dtype: str, block_size: int) -> int:
+        """Of one block of a KV format, over all layers."""
+        return block_bytes(self.layers, FORMATS[kv_cache_dtype], block_size)
 
 
 def read_outline(
@@ -71,21 +71,18 @@ def _empty_model(config: PreTrainedConfig, dtype: str, trust_remote_code: bool) 
 
 
 def _outline(model: PreTrainedModel, shapes: ModelShapes, window_layout: str) -> ModelOutline:
-    """Tied weights count once, as they lie in memory once. The KV format of the weights' own type comes first."""
-    dtype = name_of(model.dtype)
+    """Tied weights count once, as they lie in memory once."""
     weights = list(model.parameters())
     longest = CausalLM.wrap(model).max_model_len
     groups = LayerGroups.of(shapes.windows, longest, window_layout)
-    windowed, formats = groups.in_window(shapes.layers), tuple(dict.fromkeys((dtype, *DTYPES)))
     return ModelOutline(
         architecture=type(model).__name__,
-        dtype=dtype,
+        dtype=name_of(model.dtype),
         num_parameters=sum(weight.numel() for weight in weights),
         weight_bytes=sum(tensor.nbytes for tensor in (*weights, *model.buffers())),
         max_model_len=longest,
         layers=shapes.layers,
-        token_bytes={name: token_bytes(shapes.layers, DTYPES[name]) for name in formats},
+        full_layers=tuple(groups.full(shapes.layers)),
+        window_layers=tuple(groups.in_window(shapes.layers)),
         window=groups.window,
-        num_window_layers=groups.num_windowed,
-        window_token_bytes={name: token_bytes(windowed, DTYPES[name]) for name in formats},
     )

@@ -20,6 +20,7 @@ class PoolShares:
     The window group gets `share` blocks for each one of the full group, and never less than what lets the longest
     request run alone: its window, the `step_tokens` of a step and a block for their ends, beside what may be pinned of
     it for good (`max_pinned_fraction`). It needs no more than the full group has: a block has one part there.
+    `beside`: bytes that pools have beside their blocks.
     """
 
     block_size: int
@@ -29,6 +30,7 @@ class PoolShares:
     share: float = 0.25
     step_tokens: int = 512
     max_pinned_fraction: float = 0.0
+    beside: int = 0
 
     def num_parts(self, num_tokens: int, step_tokens: int | None = None) -> int:
         """Window blocks that a request of `num_tokens` tokens holds at most, in steps of so many."""
@@ -43,7 +45,7 @@ class PoolShares:
         return PoolSizes(num_blocks, min(num_blocks, max(least, ceil(round(self.share * num_blocks, 6)))) + 1)
 
     def nbytes(self, sizes: PoolSizes) -> int:
-        return sizes.num_blocks * self.full_bytes + sizes.num_window_blocks * self.window_bytes
+        return sizes.num_blocks * self.full_bytes + sizes.num_window_blocks * self.window_bytes + self.beside
 
     def fitting(self, budget: int) -> PoolSizes:
         """The largest pools that `budget` bytes hold; they may have no block at all.

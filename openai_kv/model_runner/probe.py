@@ -14,6 +14,7 @@ from openai_kv.errors import ConfigError, ModelLoadError
 from openai_kv.model_runner.attention.backend import AttentionBackend, AttentionOptions
 from openai_kv.model_runner.attention.interface import IMPLEMENTATION, PagedStep
 from openai_kv.model_runner.input_batch import InputBatch
+from openai_kv.model_runner.kv_formats import kv_format
 from openai_kv.model_runner.kv_pool import KVPool, LayerShape
 from openai_kv.model_runner.loader import CausalLM, one_line
 from openai_kv.outputs import ScheduledRequest
@@ -145,8 +146,10 @@ def _paged_logits(
     model: CausalLM, backend: AttentionBackend, token_ids: list[int], chunks: Sequence[int] = CHUNKS
 ) -> Iterator[Tensor]:
     num_blocks = -(-len(token_ids) // BLOCK_SIZE)
-    options: dict[str, Any] = {"block_size": BLOCK_SIZE, "dtype": model.model.dtype, "device": model.model.device}
-    pool = KVPool.allocate(measure(model).layers, num_blocks=num_blocks, **options)
+    options: dict[str, Any] = {"block_size": BLOCK_SIZE, "device": model.model.device}
+    pool = KVPool.allocate(
+        measure(model).layers, num_blocks=num_blocks, kv_format=kv_format("auto", model.model.dtype), **options
+    )
     table = range(num_blocks - 1, -1, -1)  # not in order, so that a table which is ignored shows
     computed = 0
     for length in chunks:

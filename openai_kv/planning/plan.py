@@ -4,6 +4,8 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from math import ceil
 
+from openai_kv.model_runner.kv_formats import FORMATS
+from openai_kv.model_runner.kv_pool import block_bytes
 from openai_kv.model_runner.outline import ModelOutline
 from openai_kv.model_runner.pool_sizes import PoolShares, PoolSizes
 
@@ -32,11 +34,12 @@ class Wish:
 class FormatPlan:
     """One KV format: what the wish needs, and what the memory that the weights leave holds.
 
-    `token_bytes` in all layers; blocks are those of layers that keep everything, `window` blocks those of the others.
+    `token_bytes` in all layers, with a token's part of scales that belong to a block as a whole; blocks are those of
+    layers that keep everything, `window` blocks those of the others.
     """
 
     kv_cache_dtype: str
-    token_bytes: int
+    token_bytes: float
     block_bytes: int
     needed_blocks: int
     needed_bytes: int
@@ -56,9 +59,12 @@ class Plan:
 
 
 def make_plan(outline: ModelOutline, wish: Wish, kv_cache_dtype: str = "auto") -> Plan:
-    """Of one KV format, auto: of all there are. Without a limit the memory is just what each format needs."""
-    formats = [name for name in outline.token_bytes if kv_cache_dtype in ("auto", name)]
-    return Plan(outline, wish, tuple(_format_plan(name, outline, wish) for name in formats))
+    """Of one KV format, auto: of all there are, that of the weights first.
+
+    Without a limit the memory is just what each format needs.
+    """
+    names = dict.fromkeys((outline.dtype, *FORMATS)) if kv_cache_dtype == "auto" else (kv_cache_dtype,)
+    return Plan(outline, wish, tuple(_format_plan(name, outline, wish) for name in names))
 
 
 def _format_plan(name: str, outline: ModelOutline, wish: Wish) -> FormatPlan:
@@ -67,7 +73,7 @@ def _format_plan(name: str, outline: ModelOutline, wish: Wish) -> FormatPlan:
     held = needed if wish.memory is None else shares.fitting(max(0, wish.memory - outline.weight_bytes))
     return FormatPlan(
         kv_cache_dtype=name,
-        token_bytes=outline.token_bytes[name],
+        token_bytes=outline.block_bytes(name, wish.block_size) / wish.block_size,
         block_bytes=shares.full_bytes,
         needed_blocks=needed.num_blocks,
         needed_bytes=shares.nbytes(needed),
@@ -81,11 +87,10 @@ def _format_plan(name: str, outline: ModelOutline, wish: Wish) -> FormatPlan:
 
 
 def _shares(name: str, outline: ModelOutline, wish: Wish) -> PoolShares:
-    windowed = outline.window_token_bytes[name]
     return PoolShares(
         wish.block_size,
-        (outline.token_bytes[name] - windowed) * wish.block_size,
-        windowed * wish.block_size,
+        block_bytes(outline.full_layers, FORMATS[name], wish.block_size),
+        block_bytes(outline.window_layers, FORMATS[name], wish.block_size),
         outline.window,
         wish.window_share,
         min(wish.step_tokens, wish.context),

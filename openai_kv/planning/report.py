@@ -29,7 +29,7 @@ def describe(outline: ModelOutline) -> str:
     weights = f"{outline.num_parameters / 1e6:,.1f} M parameters in {outline.dtype}: {show_bytes(outline.weight_bytes)}"
     lines = [f"{outline.architecture}, {weights}", f"K and V of a token: {formula(outline)}"]
     if outline.window:
-        windowed, total = outline.num_window_layers, len(outline.layers)
+        windowed, total = len(outline.window_layers), len(outline.layers)
         lines.append(f"{windowed} of {total} layers keep the last {outline.window:,} tokens only")
     return "\n".join(lines)
 
@@ -64,7 +64,7 @@ def cells(row: FormatPlan, weight_bytes: int) -> tuple[str, ...]:
     """Of a model with a window group, blocks are counted as those of the full group + those of the other."""
     return (
         row.kv_cache_dtype,
-        f"{row.token_bytes:,}",
+        f"{row.token_bytes:,.0f}",
         show_bytes(row.block_bytes + row.window_block_bytes),
         f"{row.num_blocks:,}" + (f"+{row.num_window_blocks:,}" if row.num_window_blocks else ""),
         f"{row.num_tokens:,}",

@@ -10,6 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from openai_kv.model_runner.activations import ActivationMeter, DryStep, counted_bytes, step_bytes
 from openai_kv.model_runner.attention.select import select_backend
+from openai_kv.model_runner.kv_formats import FORMATS
 from openai_kv.model_runner.probe import measure
 from tests.model_runner.driver import paged
 from tests.tiny_models import FAMILIES, VOCAB_SIZE, tiny_model
@@ -21,7 +22,8 @@ ROWS = 300
 def dry_step(family: str, backend: str = "sdpa") -> DryStep:
     model = paged(tiny_model(family))
     layers, longest = measure(model).layers, model.max_model_len
-    return DryStep(model, select_backend(backend, torch.device("cpu")), layers, model.model.dtype, longest)
+    kv_format = FORMATS["float32"]
+    return DryStep(model, select_backend(backend, torch.device("cpu")), layers, kv_format, longest)
 
 
 def test_tensors_count_while_they_live() -> None:

@@ -24,12 +24,13 @@ LOGPROBS = replace(GREEDY, logprobs=20)
 
 
 class Invariant(Driver):
-    def __init__(self, family: str, *, int8: bool) -> None:
+    def __init__(self, family: str, *, int8: bool, kv_format: str = "auto") -> None:
         super().__init__(family, num_blocks=256)
         backend = select_backend("cpu", CPU, batch_invariant=True)
         model = optimize(paged(tiny_model(family, torch.bfloat16)))
         model = quantize(model) if int8 else model
-        self.runner = ModelRunner(model, backend, "tiny", RunnerSettings(block_size=16, num_blocks=256))
+        settings = RunnerSettings(block_size=16, num_blocks=256, kv_cache_dtype=kv_format)
+        self.runner = ModelRunner(model, backend, "tiny", settings)
 
     def answer(self, stream: Stream, chunk: int, *others: Stream) -> list[TokenLogprobs]:
         """Log probabilities of the first tokens; the prompt in chunks, the others' rows in every step."""
@@ -42,11 +43,12 @@ class Invariant(Driver):
 
 
 @pytest.mark.parametrize(
-    ("family", "int8"),
-    [(name, False) for name in ("llama", "qwen3", "mistral", "gemma2", "gemma3", "gpt2")] + [("llama", True)],
+    ("family", "int8", "kv_format"),
+    [(name, False, "auto") for name in ("llama", "qwen3", "mistral", "gemma2", "gemma3", "gpt2")]
+    + [("llama", True, "auto"), ("llama", False, "int8"), ("gemma3", False, "int8-int4"), ("llama", False, "int4")],
 )
-def test_cold_warm_chunked_and_batched_are_the_same_bits(family: str, int8: bool) -> None:
-    driver = Invariant(family, int8=int8)
+def test_cold_warm_chunked_and_batched_are_the_same_bits(family: str, int8: bool, kv_format: str) -> None:
+    driver = Invariant(family, int8=int8, kv_format=kv_format)
     cold = driver.stream("cold", PROMPT, params=LOGPROBS)
     expected = driver.answer(cold, 1000)
     for chunk in (1, 7, 33):

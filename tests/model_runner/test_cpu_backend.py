@@ -5,7 +5,18 @@ import torch
 
 from openai_kv.config import default_home
 from openai_kv.model_runner.attention.cpu import CpuBackend, load_cpu_backend
-from tests.model_runner.attention_cases import Case, Step, answer, make_step, mixed_types, supported_widths
+from openai_kv.model_runner.codes import encode
+from openai_kv.model_runner.dtypes import name_of
+from tests.model_runner.attention_cases import (
+    Case,
+    Step,
+    answer,
+    coded_types,
+    make_step,
+    mixed_types,
+    opened_types,
+    supported_widths,
+)
 
 CASES = {
     "smollm2": Case(),
@@ -151,22 +162,62 @@ def test_a_block_or_slot_outside_the_pool_is_refused(backend: CpuBackend) -> Non
 @pytest.mark.parametrize(("rows", "pool"), mixed_types())
 @pytest.mark.parametrize("width", supported_widths())
 @pytest.mark.parametrize("name", ["smollm2", "splits", "odd head_dim", "gpt-oss"])
-def test_a_pool_of_another_type(
-    backend: CpuBackend, name: str, width: int, rows: torch.dtype, pool: torch.dtype
-) -> None:
+def test_a_pool_of_another_type(backend: CpuBackend, name: str, width: int, rows: torch.dtype, pool: str) -> None:
     """The answer over what the pool holds, rounded once; of the step's own rows too."""
-    step = make_step(CASES[name], rows, pool_dtype=pool)
+    step = make_step(CASES[name], rows, kv_format=pool)
     mass = torch.zeros(step.layer.key.shape[0])
     output = run(CpuBackend(backend.operator, width), step, mass)
-    assert (output.dtype, step.layer.key.dtype) == (rows, pool)
+    assert (output.dtype, name_of(step.layer.key.dtype)) == (rows, pool)
     rtol = 1e-5 if rows == torch.float32 else torch.finfo(rows).eps / 2
     torch.testing.assert_close(output.double(), answer(step).output, rtol=rtol, atol=1e-5)
     torch.testing.assert_close(mass.double(), answer(step).mass, rtol=1e-5, atol=1e-5)
 
 
+BOTH_KINDS = ((torch.float32, "int8-int4"), (torch.float32, "int4"))
+CODED = [(name, *kind) for name, case in CASES.items() if case.dim % 2 == 0 for kind in BOTH_KINDS]
+CODED += [
+    (name, *kind) for name in ("smollm2", "splits", "one head each") for kind in coded_types() if kind not in BOTH_KINDS
+]
+
+
+@pytest.mark.parametrize(("name", "rows", "pool"), CODED)
+@pytest.mark.parametrize("width", supported_widths())
+def test_a_pool_of_codes(backend: CpuBackend, name: str, width: int, rows: torch.dtype, pool: str) -> None:
+    """Codes are read where they lie, as exactly as numbers are."""
+    step = make_step(CASES[name], rows, kv_format=pool)
+    mass = torch.ones(step.layer.key.shape[0])
+    output = run(CpuBackend(backend.operator, width), step, mass)
+    rtol = 1e-5 if rows == torch.float32 else torch.finfo(rows).eps / 2
+    torch.testing.assert_close(output.double(), answer(step).output, rtol=rtol, atol=1e-5)
+    torch.testing.assert_close(mass.double(), answer(step).mass + 1, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", supported_widths())
+@pytest.mark.parametrize(("rows", "pool"), [types for types in coded_types() if types not in opened_types()])
+def test_codes_are_those_of_the_portable_backend(backend: CpuBackend, rows: torch.dtype, pool: str, width: int) -> None:
+    step = make_step(CASES["blocks of 7"], rows, kv_format=pool)
+    run(CpuBackend(backend.operator, width), step)
+    slots, size, layer = step.metadata.slot_mapping, step.layer.block_size, step.layer
+    kinds = (step.key, layer.key, layer.key_scales), (step.value, layer.value, layer.value_scales)
+    for given, blocks, scales in kinds:
+        assert scales is not None
+        for expected, written in zip(encode(given, blocks.dtype), (blocks, scales), strict=True):
+            assert torch.equal(written[slots // size, :, slots % size], expected)
+
+
+def test_a_pool_without_its_scales_is_refused(backend: CpuBackend) -> None:
+    step = make_step(CASES["smollm2"], torch.float32, kv_format="int8")
+    bare = dataclasses.replace(step.layer, key_scales=None)
+    with pytest.raises(RuntimeError, match="scales belong to int8 and int4"):
+        run(backend, dataclasses.replace(step, layer=bare))
+    short = dataclasses.replace(step.layer, key_scales=torch.zeros(3, dtype=torch.bfloat16))
+    with pytest.raises(RuntimeError, match="are bfloat16, a block has 16 x 1"):
+        run(backend, dataclasses.replace(step, layer=short))
+
+
 @pytest.mark.parametrize("pool", DTYPES)
 def test_rows_are_written_as_torch_rounds_them(backend: CpuBackend, pool: torch.dtype) -> None:
-    step = make_step(CASES["blocks of 7"], torch.float32, pool_dtype=pool)
+    step = make_step(CASES["blocks of 7"], torch.float32, kv_format=name_of(pool))
     run(backend, step)
     slots, size = step.metadata.slot_mapping, step.layer.block_size
     assert torch.equal(step.layer.key[slots // size, :, slots % size], step.key.to(pool))

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from openai_kv.model_runner.kv_pool import KVPool, LayerShape, token_bytes
+from openai_kv.errors import ConfigError
+from openai_kv.model_runner.kv_formats import FORMATS
+from openai_kv.model_runner.kv_pool import KVPool, LayerShape, block_bytes
+from openai_kv.model_runner.open_blocks import OpenSlots
 from openai_kv.outputs import BlockCopy
 from tests.model_runner.driver import Driver, random_prompt
 from tests.tiny_models import FAMILIES, tiny_model
@@ -15,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SHAPES = (LayerShape(2, 8, 8), LayerShape(1, 4, 6))  # layers may differ
 
 
-def pool(dtype: torch.dtype = torch.float32) -> KVPool:
-    pool = KVPool.allocate(SHAPES, num_blocks=6, block_size=3, dtype=dtype)
+def pool(name: str = "float32") -> KVPool:
+    pool = KVPool.allocate(SHAPES, num_blocks=6, block_size=3, kv_format=FORMATS[name])
     for layer in pool.layers:
         layer.key.normal_(generator=torch.Generator().manual_seed(0))
         layer.value.normal_(generator=torch.Generator().manual_seed(1))
@@ -26,14 +29,14 @@ def pool(dtype: torch.dtype = torch.float32) -> KVPool:
 def test_sizes() -> None:
     assert [tuple(layer.key.shape) for layer in pool().layers] == [(6, 2, 3, 8), (6, 1, 3, 4)]
     assert [tuple(layer.value.shape) for layer in pool().layers] == [(6, 2, 3, 8), (6, 1, 3, 6)]
-    assert token_bytes(SHAPES, torch.bfloat16) == 2 * (2 * 16 + 10)
-    assert pool().block_bytes == 3 * token_bytes(SHAPES, torch.float32)
+    assert block_bytes(SHAPES, FORMATS["bfloat16"], 3) == 3 * 2 * (2 * 16 + 10)
+    assert pool().block_bytes == block_bytes(SHAPES, FORMATS["float32"], 3)
     assert pool().nbytes == 6 * pool().block_bytes
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_blocks_can_be_read_out_and_put_elsewhere(dtype: torch.dtype) -> None:
-    before, after = pool(dtype), pool(dtype)
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_blocks_can_be_read_out_and_put_elsewhere(name: str) -> None:
+    before, after = pool(name), pool(name)
     saved = after.read_blocks([4, 0])
     assert [len(payload) for payload in saved] == [after.block_bytes] * 2
     after.write_blocks([1, 2], [saved[0], memoryview(saved[1])])
@@ -62,6 +65,43 @@ def test_no_copies_change_nothing() -> None:
     after = pool()
     after.copy([])
     assert torch.equal(after.layers[0].key, pool().layers[0].key)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_blocks_travel_as_bytes(name: str) -> None:
+    """To another pool of the same format, other block ids."""
+    sizes: dict[str, Any] = {"num_blocks": 6, "block_size": 3, "open_slots": OpenSlots(2, torch.float32)}
+    source, target = (KVPool.allocate(SHAPES, kv_format=FORMATS[name], **sizes) for _ in range(2))
+    generator = torch.Generator().manual_seed(0)
+    for tensor in source.tensors:
+        tensor.view(torch.uint8).random_(generator=generator)
+    payloads = source.read_blocks([4, 1])
+    assert [len(payload) for payload in payloads] == [source.block_bytes] * 2
+    target.write_blocks([0, 5], [payloads[0], memoryview(payloads[1])])
+    assert target.read_blocks([0, 5]) == payloads
+    assert target.read_blocks([1, 2, 3, 4]) == [bytes(source.block_bytes)] * 4
+    assert source.read_blocks([]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("int8", 5 * 2 * (8 + 2)),
+        ("int8-int4", 5 * ((8 + 2) + (4 + 8))),
+        ("int4-int8", (5 * 4 + 2 * 2 * 8) + 5 * (8 + 2)),
+        ("int4", (5 * 4 + 2 * 2 * 8) + 5 * (4 + 8)),
+    ],
+)
+def test_scales_count(name: str, head: int) -> None:
+    """`head`: bytes of one head of a block of 5 tokens."""
+    assert block_bytes([LayerShape(3, 8, 8)], FORMATS[name], 5) == 3 * head
+    pool = KVPool.allocate([LayerShape(3, 8, 8)], num_blocks=2, block_size=5, kv_format=FORMATS[name])
+    assert (pool.block_bytes, pool.nbytes) == (3 * head, 2 * 3 * head)
+
+
+def test_heads_that_do_not_pack_are_refused() -> None:
+    with pytest.raises(ConfigError, match="int8-int4 needs heads of an even size"):
+        KVPool.allocate([LayerShape(1, 8, 7)], num_blocks=1, block_size=2, kv_format=FORMATS["int8-int4"])
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -13,7 +13,7 @@ from openai_kv.model_runner.dtypes import name_of
 from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.outputs import BlockCopy, ScheduledRequest
 from tests.model_runner.driver import GREEDY, Driver, Stream, paged_runner, random_prompt
-from tests.tiny_models import build, tiny_config, tiny_model
+from tests.tiny_models import FAMILIES, build, tiny_config, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -171,7 +171,7 @@ def test_a_pool_of_another_type(weights: torch.dtype, pool: torch.dtype, toleran
     assert (info.dtype, info.kv_cache_dtype) == (name_of(weights), name_of(pool))
     assert info.block_bytes * weights.itemsize == plain.runner.info.block_bytes * pool.itemsize
     assert info.fingerprint != plain.runner.info.fingerprint
-    assert other.runner.kv_pool.dtype == pool
+    assert other.runner.kv_pool.kv_format.name == name_of(pool)
     states = [_last_state(driver, prompt) for driver in (plain, other)]
     difference = float((states[0] - states[1]).abs().max())
     assert difference <= tolerance * float(states[0].abs().max())
@@ -189,9 +189,10 @@ def _last_state(driver: Driver, prompt: list[int]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "cpu"])
-def test_a_rounded_prefix_says_the_same_however_it_came(backend: str) -> None:
+@pytest.mark.parametrize("name", ["bfloat16", "int8", "int8-int4", "int4-int8", "int4"])
+def test_a_rounded_prefix_says_the_same_however_it_came(name: str, backend: str) -> None:
     """What a cold prompt sees of itself is what a later one finds in the pool."""
-    driver = Driver("llama", backend=backend, kv_cache_dtype="bfloat16")
+    driver = Driver("llama", backend=backend, kv_cache_dtype=name)
     prompt = random_prompt(0, 40)
     whole, parts = driver.stream("a", prompt), driver.stream("b", prompt)
     driver.execute(replace(whole.take(), store_slot=0))
@@ -201,8 +202,34 @@ def test_a_rounded_prefix_says_the_same_however_it_came(backend: str) -> None:
 
 
 def test_a_format_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'int8' is none of auto, float32, bfloat16, float16"):
-        Driver("llama", kv_cache_dtype="int8")
+    with pytest.raises(ConfigError, match="'int3' is none of auto, float32, bfloat16, float16, int8, int8-int4, "):
+        Driver("llama", kv_cache_dtype="int3")
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "cpu"])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("name", "tolerance"), [("int8", 0.05), ("int8-int4", 0.3), ("int4-int8", 0.3), ("int4", 0.5)])
+def test_states_over_codes_stay_near_those_over_floats(name: str, tolerance: float, family: str, backend: str) -> None:
+    """Measured bounds, as a share of the largest number of the last state."""
+    prompt = random_prompt(0, 40)
+    drivers = (Driver(family, backend=backend, kv_cache_dtype=kind) for kind in ("auto", name))
+    plain, coded = (_last_state(driver, prompt) for driver in drivers)
+    difference = float((plain - coded).abs().max() / plain.abs().max())
+    assert 0 < difference < tolerance
+
+
+@pytest.mark.parametrize("name", ["int8", "int8-int4", "int4-int8", "int4"])
+def test_a_partial_block_is_copied_with_its_scales(name: str) -> None:
+    prompt = random_prompt(0, 24)
+    driver = Driver("llama", block_size=16, kv_cache_dtype=name)
+    original, cold = driver.stream("a", prompt), driver.stream("c", [*prompt[:22], 9, 8])
+    driver.step((original, None))
+    twin = driver.stream("b", cold.prompt)
+    twin.block_ids[0], twin.computed = original.block_ids[0], 22
+    copies = (BlockCopy(original.block_ids[1], twin.block_ids[1], 6),)
+    driver.execute(replace(twin.take(), store_slot=0), copies=copies)
+    driver.execute(replace(cold.take(), store_slot=1))
+    torch.testing.assert_close(*driver.runner.hidden_slots.read([0, 1]), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

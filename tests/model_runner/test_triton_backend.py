@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from openai_kv.model_runner.dtypes import name_of
 from tests.model_runner.attention_cases import Case, Step, answer, make_step, mixed_types
 
 pytest.importorskip("triton")
@@ -65,11 +66,11 @@ def test_half_precision(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(("rows", "pool"), mixed_types())
-def test_a_pool_of_another_type(rows: torch.dtype, pool: torch.dtype) -> None:
+def test_a_pool_of_another_type(rows: torch.dtype, pool: str) -> None:
     """Multiplied in float32; so the answer over what the pool holds, rounded once."""
-    step = make_step(CASES["odd head_dim"], rows, pool_dtype=pool)
+    step = make_step(CASES["odd head_dim"], rows, kv_format=pool)
     output = run(step)
-    assert (output.dtype, step.layer.key.dtype) == (rows, pool)
+    assert (output.dtype, name_of(step.layer.key.dtype)) == (rows, pool)
     rtol = 1e-5 if rows == torch.float32 else torch.finfo(rows).eps
     torch.testing.assert_close(output.double(), answer(step).output, rtol=rtol, atol=1e-5)
 
@@ -78,7 +79,7 @@ def test_a_pool_of_another_type(rows: torch.dtype, pool: torch.dtype) -> None:
     ("rows", "pool"), [(torch.float32, torch.float32), (torch.float32, torch.float16), (torch.bfloat16, torch.bfloat16)]
 )
 def test_writes_exactly_the_steps_rows(rows: torch.dtype, pool: torch.dtype) -> None:
-    step = make_step(CASES["odd head_dim"], rows, pool_dtype=pool)
+    step = make_step(CASES["odd head_dim"], rows, kv_format=name_of(pool))
     expected = step.layer.key.clone(), step.layer.value.clone()
     run(step)
     slots, size = step.metadata.slot_mapping, step.layer.block_size

@@ -70,7 +70,7 @@ def test_plain_layers_are_attended_to_over_the_block_tables(case: Case) -> None:
     "step",
     [
         make_step(Case(), torch.float32),
-        make_step(Case(), torch.bfloat16, pool_dtype=torch.float16),
+        make_step(Case(), torch.bfloat16, kv_format="float16"),
         make_step(Case(dim=23), torch.bfloat16),
         make_step(Case(softcap=5.0), torch.bfloat16),
         make_step(Case(sinks=True), torch.bfloat16),

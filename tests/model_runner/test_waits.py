@@ -15,6 +15,7 @@ from openai_kv.model_runner.attention.metadata import AttentionMetadata
 from openai_kv.model_runner.graphs import DecodeGraphs, GraphLimits
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
+from openai_kv.model_runner.kv_formats import FORMATS
 from openai_kv.model_runner.kv_pool import KVPool
 from openai_kv.model_runner.model_runner import ModelRunner
 from openai_kv.model_runner.probe import measure
@@ -67,7 +68,9 @@ def runner() -> ModelRunner:
     shapes = measure(runner.model)
     nn.Module.to(runner.model.model, META)
     runner.device, runner.backend = META, NoAttention()
-    runner.kv_pool = KVPool.allocate(shapes.layers, num_blocks=64, block_size=16, dtype=torch.float32, device=META)
+    runner.kv_pool = KVPool.allocate(
+        shapes.layers, num_blocks=64, block_size=16, kv_format=FORMATS["float32"], device=META
+    )
     runner.hidden_slots = HiddenSlots(8, shapes.hidden_size, torch.float32, META)
     return runner
 

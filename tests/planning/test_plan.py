@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from openai_kv.cli import main
-from openai_kv.model_runner.dtypes import DTYPES
+from openai_kv.model_runner.kv_formats import FORMATS
 from openai_kv.model_runner.kv_pool import KVPool
 from openai_kv.model_runner.layer_groups import LayerGroups
 from openai_kv.model_runner.loader import load_model
@@ -59,11 +59,11 @@ def test_it_says_what_storages_take(family: str, tmp_path: Path) -> None:
     groups = LayerGroups.of(shapes.windows)
     wish = Wish(context=90, concurrency=2, block_size=16, window_share=0.75, step_tokens=16)
     formats = make_plan(outline, wish).formats
-    assert [planned.kv_cache_dtype for planned in formats] == [*DTYPES]
+    assert [planned.kv_cache_dtype for planned in formats] == [*FORMATS]
     for planned in formats:
-        dtype = DTYPES[planned.kv_cache_dtype]
+        chosen = FORMATS[planned.kv_cache_dtype]
         pools = [
-            KVPool.allocate(layers, num_blocks=count, block_size=16, dtype=dtype)
+            KVPool.allocate(layers, num_blocks=count, block_size=16, kv_format=chosen)
             for layers, count in ((groups.full(shapes.layers), 12), (groups.in_window(shapes.layers), 10))
         ]
         assert (planned.needed_blocks, planned.needed_bytes) == (12, sum(pool.nbytes for pool in pools))
@@ -73,14 +73,29 @@ def test_it_says_what_storages_take(family: str, tmp_path: Path) -> None:
 def test_a_row_for_each_format_the_weights_own_first(config: Path) -> None:
     _, made = plan(config)
     rows = {row["kv_cache_dtype"]: row["token_bytes"] for row in made["formats"]}
-    assert list(rows.items()) == [("bfloat16", TOKEN_BYTES), ("float32", 2 * TOKEN_BYTES), ("float16", TOKEN_BYTES)]
+    assert list(rows.items()) == [
+        ("bfloat16", TOKEN_BYTES),
+        ("float32", 2 * TOKEN_BYTES),
+        ("float16", TOKEN_BYTES),
+        ("int8", 2 * 30 * 3 * (64 + 2)),
+        ("int8-int4", 30 * 3 * ((64 + 2) + (32 + 8))),
+        ("int4-int8", 30 * 3 * ((32 + 4 * 64 / 16) + (64 + 2))),
+        ("int4", 30 * 3 * ((32 + 4 * 64 / 16) + (32 + 8))),
+    ]
+
+
+def test_what_the_same_memory_holds(config: Path) -> None:
+    _, made = plan(config, "--memory", "2GiB")
+    tokens = {row["kv_cache_dtype"]: row["num_tokens"] for row in made["formats"]}
+    assert tokens["int8"] > 1.9 * tokens["bfloat16"]
+    assert tokens["int8-int4"] > 2.4 * tokens["bfloat16"]
 
 
 def test_one_format_can_be_chosen(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, made = plan(config, "--kv-cache-dtype", "float32")
     assert [row["kv_cache_dtype"] for row in made["formats"]] == ["float32"]
-    assert main(["plan", str(config), "--kv-cache-dtype", "int8"]) == 2
-    assert "'auto', 'float32', 'bfloat16' or 'float16'" in capsys.readouterr().err
+    assert main(["plan", str(config), "--kv-cache-dtype", "int3"]) == 2
+    assert "'int8-int4', 'int4-int8' or 'int4'" in capsys.readouterr().err
 
 
 def test_the_formula_of_a_known_model(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +122,7 @@ def test_another_dtype_and_block_size(config: Path) -> None:
 
 
 def test_what_does_not_fit_is_an_exit_code(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, made = plan(config, "--memory", "300MB")
+    code, made = plan(config, "--memory", "300MB", "--kv-cache-dtype", "bfloat16")
     assert (code, made["formats"][0]["conversations"]) == (1, 0)
     assert "does not fit: it takes at least 436.6 MiB" in capsys.readouterr().err
 
@@ -186,4 +201,4 @@ def test_no_memory_is_taken_for_weights(config: Path) -> None:
     config.write_text(json.dumps({**large, "intermediate_size": 65536, "tie_word_embeddings": False}), encoding="utf-8")
     outline = read_outline(config)
     assert outline.weight_bytes > 270e9
-    assert outline.token_bytes["bfloat16"] == 2 * 80 * 8 * 128 * torch.bfloat16.itemsize
+    assert outline.block_bytes("bfloat16", 1) == 2 * 80 * 8 * 128 * torch.bfloat16.itemsize

@@ -10,10 +10,25 @@ from openai_kv.model_runner.attention.metadata import AttentionMetadata
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerCache:
-    """One layer's part of the pool: key and value `(num_blocks, n_kv_heads, block_size, head_dim)`, contiguous."""
+    """One layer's part of the pool: key and value `(num_blocks, n_kv_heads, block_size, head_dim)`, contiguous.
+
+    In int8 (of dtype int8) and int4 (uint8, two in each) they are codes, and have scales in bfloat16,
+    `(num_blocks, n_kv_heads, block_size, 1 or 4)`; `codes.py` says what they mean.
+
+    Keys in int4 have scales by channel, `(num_blocks, n_kv_heads, 2, head_dim)`, and lie in `open_keys`
+    `(num_slots, n_kv_heads, block_size, head_dim)` until their block is full.
+    """
 
     key: Tensor
     value: Tensor
+    key_scales: Tensor | None = None
+    value_scales: Tensor | None = None
+    open_keys: Tensor | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What holds blocks; block ids index the first dimension of each."""
+        return [t for t in (self.key, self.value, self.key_scales, self.value_scales) if t is not None]
 
     @property
     def block_size(self) -> int:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from openai_kv.model_runner.attention.backend import AttentionOptions, LayerCache
 from openai_kv.model_runner.attention.metadata import AttentionMetadata
+from openai_kv.model_runner.open_blocks import add_keys
 from openai_kv.model_runner.operator_build import build_operator, load_operator
 
 
@@ -35,12 +36,18 @@ class CpuBackend:
         options: AttentionOptions,
         mass: Tensor | None,
     ) -> Tensor:
+        if metadata.open is not None:
+            add_keys(layer, key, metadata.open)
         return self.operator(
             query,
             key,
             value,
             layer.key,
             layer.value,
+            layer.key_scales,
+            layer.value_scales,
+            layer.open_keys,
+            metadata.open and metadata.open.own_slots,
             metadata.slot_mapping,
             metadata.block_tables,
             metadata.query_starts,

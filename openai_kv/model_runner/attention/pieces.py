@@ -21,6 +21,8 @@ class Piece:
     visible: Tensor  # [B, q, L] bool
     unseen: tuple[Tensor, Tensor]  # (requests, keys) that no row sees: what is there may be anything, nan too
     weights: Tensor  # [B] float32: 1 / rows of the request in this step
+    requests: Tensor  # [B] int64
+    last_columns: Tensor  # [B] int64: which of block_ids holds the last row
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,9 @@ def _piece(group: Sequence[Span], metadata: AttentionMetadata, block_size: int, 
     counts = torch.tensor([metadata.query_lens[span.request] for span in group], device=device)
     visible = _visible(queries, keys, window)
     requests, unseen = torch.nonzero(~visible.any(1), as_tuple=True)
-    return Piece(rows.flatten(), block_ids, visible, (requests, unseen), 1.0 / counts)
+    owners = column([span.request for span in group])[:, 0]
+    last = column([span.num_blocks(block_size, window) - 1 for span in group])[:, 0]
+    return Piece(rows.flatten(), block_ids, visible, (requests, unseen), 1.0 / counts, owners, last)
 
 
 def _visible(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:

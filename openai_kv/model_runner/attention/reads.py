@@ -4,31 +4,33 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from openai_kv.model_runner.attention.metadata import AttentionMetadata
-from openai_kv.model_runner.kv_pool import LayerShape, token_bytes
+from openai_kv.model_runner.kv_formats import KVFormat
+from openai_kv.model_runner.kv_pool import LayerShape, block_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionReads:
-    """`token_bytes`: of K and V of one token in all layers that have the same window (None: they see everything)."""
+    """`block_bytes`: of K and V of one block in all layers that have the same window (None: they see everything)."""
 
-    token_bytes: Mapping[int | None, int]
+    block_bytes: Mapping[int | None, int]
+    block_size: int
 
     @classmethod
-    def of(cls, layers: Sequence[LayerShape], windows: Sequence[int | None], dtype: torch.dtype) -> "AttentionReads":
+    def of(
+        cls, layers: Sequence[LayerShape], windows: Sequence[int | None], kv_format: KVFormat, block_size: int
+    ) -> "AttentionReads":
         sums: Counter[int | None] = Counter()
         for layer, window in zip(layers, windows, strict=True):
-            sums[window] += token_bytes([layer], dtype)
-        return cls(dict(sums))
+            sums[window] += block_bytes([layer], kv_format, block_size)
+        return cls(dict(sums), block_size)
 
     def in_step(self, metadata: AttentionMetadata) -> int:
         """What some row of the step sees, each token of a request once: a backend that pads or tiles reads more."""
         lengths = list(zip(metadata.query_lens, metadata.contexts, strict=True))
         return sum(
-            size * sum(_num_visible(length, context, window) for length, context in lengths)
-            for window, size in self.token_bytes.items()
+            size * sum(_num_visible(length, context, window) for length, context in lengths) // self.block_size
+            for window, size in self.block_bytes.items()
         )
 
 

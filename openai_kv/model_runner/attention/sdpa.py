@@ -5,8 +5,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from openai_kv.model_runner.attention.backend import AttentionOptions, LayerCache
-from openai_kv.model_runner.attention.metadata import AttentionMetadata
+from openai_kv.model_runner.attention.metadata import AttentionMetadata, OpenStep
 from openai_kv.model_runner.attention.pieces import Piece, cut
+from openai_kv.model_runner.codes import decode, encode
+from openai_kv.model_runner.open_blocks import add_keys, layer_keys, open_keys
 
 
 class SdpaBackend:
@@ -29,15 +31,19 @@ class SdpaBackend:
         options: AttentionOptions,
         mass: Tensor | None,
     ) -> Tensor:
-        key = write(layer.key, key, metadata.slot_mapping)
-        value = write(layer.value, value, metadata.slot_mapping)
+        if metadata.open is not None:
+            add_keys(layer, key, metadata.open)
+        else:
+            key = write(layer.key, layer.key_scales, key, metadata.slot_mapping)
+        value = write(layer.value, layer.value_scales, value, metadata.slot_mapping)
         plain = options.softcap is None and options.sinks is None and mass is None
         if plain and _is_fresh_prompt(metadata, options):
             return _causal(query, key, value, options.scale)
         output = query.new_empty(*query.shape[:2], value.shape[-1])
         for piece in self._cut(metadata, layer.block_size, options.sliding_window):
             packed = _pack(query[piece.rows], piece, key.shape[1])
-            keys, values = (gather(blocks, piece).to(query.dtype) for blocks in (layer.key, layer.value))
+            keys = _keys(layer, piece, metadata.open).to(query.dtype)
+            values = gather(layer.value, layer.value_scales, piece).to(query.dtype)
             if plain:
                 attended = _sdpa(packed, keys, values, piece, options.scale)
             else:
@@ -56,24 +62,53 @@ class SdpaBackend:
         return pieces[window]
 
 
-def write(blocks: Tensor, rows: Tensor, slot_mapping: Tensor) -> Tensor:
+def write(blocks: Tensor, scales: Tensor | None, rows: Tensor, slot_mapping: Tensor) -> Tensor:
     """rows [T, heads, dim] go to the slots [T] of blocks [num_blocks, heads, block_size, dim]; as they read there."""
-    block_size, written = blocks.shape[2], rows.to(blocks.dtype)
-    blocks[slot_mapping // block_size, :, slot_mapping % block_size] = written
-    return written.to(rows.dtype)
+    if scales is None:
+        written = rows.to(blocks.dtype)
+        _put(blocks, written, slot_mapping)
+        return written.to(rows.dtype)
+    codes, steps = encode(rows, blocks.dtype)
+    _put(blocks, codes, slot_mapping)
+    _put(scales, steps, slot_mapping)
+    return decode(codes, steps).to(rows.dtype)
 
 
-def gather(blocks: Tensor, piece: Piece) -> Tensor:
-    """The piece's keys or values [B, heads, L, dim], in one pass over the data."""
-    num_heads, block_size, dim = blocks.shape[1:]
-    heads = torch.arange(num_heads, device=blocks.device)
-    index = piece.block_ids[:, None, :] * num_heads + heads[None, :, None]
-    chosen = blocks.view(-1, block_size * dim).index_select(0, index.flatten())
-    chosen = chosen.view(index.shape[0], num_heads, -1, dim)
+def _put(blocks: Tensor, rows: Tensor, slot_mapping: Tensor) -> None:
+    block_size = blocks.shape[2]
+    blocks[slot_mapping // block_size, :, slot_mapping % block_size] = rows
+
+
+def gather(blocks: Tensor, scales: Tensor | None, piece: Piece) -> Tensor:
+    """The piece's keys or values [B, heads, L, dim]."""
+    chosen = _rows(blocks, piece)
+    return _seen(chosen if scales is None else decode(chosen, _rows(scales, piece)), piece)
+
+
+def _keys(layer: LayerCache, piece: Piece, step: OpenStep | None) -> Tensor:
+    """The same; where blocks are opened, each request's last one as it was written."""
+    if step is None:
+        return gather(layer.key, layer.key_scales, piece)
+    blocks = layer_keys(layer, piece.block_ids.flatten()).unflatten(0, piece.block_ids.shape)
+    own = open_keys(layer)[step.own_slots[piece.requests].long()]
+    blocks[torch.arange(len(blocks), device=blocks.device), piece.last_columns] = own.to(blocks.dtype)
+    return _seen(blocks.transpose(1, 2).flatten(2, 3), piece)
+
+
+def _seen(chosen: Tensor, piece: Piece) -> Tensor:
     # What another request left behind is masked, but still takes part as 0 * x, and x may be inf or nan.
     requests, unseen = piece.unseen
     chosen[requests, :, unseen] = 0
     return chosen
+
+
+def _rows(blocks: Tensor, piece: Piece) -> Tensor:
+    """[num_blocks, heads, block_size, dim] -> [B, heads, L, dim], in one pass over the data."""
+    num_heads, block_size, dim = blocks.shape[1:]
+    heads = torch.arange(num_heads, device=blocks.device)
+    index = piece.block_ids[:, None, :] * num_heads + heads[None, :, None]
+    chosen = blocks.view(-1, block_size * dim).index_select(0, index.flatten())
+    return chosen.view(index.shape[0], num_heads, -1, dim)
 
 
 def _is_fresh_prompt(metadata: AttentionMetadata, options: AttentionOptions) -> bool:

@@ -17,6 +17,7 @@ from openai_kv.model_runner.loader import one_line
 logger = logging.getLogger(__name__)
 
 BACKENDS = ("auto", "sdpa", "cpu", "triton", "varlen")
+READ_CODES = ("cpu", "sdpa")  # of K and V in int8 and int4
 FOR_CUDA = ("varlen", "triton")  # the fastest first
 
 
@@ -28,12 +29,15 @@ def select_backend(
     *,
     batch_invariant: bool = False,
     block_size: int = 16,
+    coded: bool = False,
 ) -> AttentionBackend:
     """`auto` takes the fastest that works on `device`: on the CPU the C++ operator, built if need be; on CUDA the first
     of FOR_CUDA that computes the same as `sdpa` there, in blocks of `block_size`.
 
     `cache_dir`: where it is kept, None for the user's cache folder; `progress` gets a line when there is work to do.
     `batch_invariant`: see CpuBackend, which is the only one that can.
+
+    `coded`: K and V are in int8 or int4, which only READ_CODES read.
 
     Where there is none `sdpa` does its work, and a warning says so. Raises ConfigError.
     """
@@ -45,7 +49,7 @@ def select_backend(
         raise ConfigError("batch_invariant: only attention backend cpu can do it")
     if name in FOR_CUDA:
         return _only(name, device, block_size)
-    if name == "auto" and device.type == "cuda":
+    if name == "auto" and device.type == "cuda" and not coded:
         return _first_for_cuda(device, block_size)
     if name == "sdpa" or device.type != "cpu":
         return SdpaBackend()

@@ -12,26 +12,27 @@
 namespace openai_kv {
 namespace {
 
+template <class K, class V>
 bool are_few(const Layer& layer, const Lanes& lanes) {
-  return lanes.lanes <= kFewLanes && layer.head_dim % W == 0;
+  return lanes.lanes <= kFewLanes && layer.head_dim % (max(kPacked<K>, kPacked<V>) * W) == 0;
 }
 
-template <class T>
+template <class K, class V = K>
 void attend(const Layer& layer, const Lanes& lanes, int begin, int end, Partial out, float* scratch) {
-  if (are_few(layer, lanes)) {
-    Few<T>(layer, lanes, scratch).attend(begin, end, out);
+  if (are_few<K, V>(layer, lanes)) {
+    Few<K, V>(layer, lanes, scratch).attend(begin, end, out);
   } else {
-    many<T>(layer, lanes, begin, end, out, nullptr, nullptr, scratch);
+    many<K, V>(layer, lanes, begin, end, out, nullptr, nullptr, scratch);
   }
 }
 
-template <class T>
+template <class K, class V = K>
 void weigh(const Layer& layer, const Lanes& lanes, int begin, int end, const float* lse, float* weights,
            float* scratch) {
-  if (are_few(layer, lanes)) {
-    Few<T>(layer, lanes, scratch).weigh(begin, end, lse, weights);
+  if (are_few<K, V>(layer, lanes)) {
+    Few<K, V>(layer, lanes, scratch).weigh(begin, end, lse, weights);
   } else {
-    many<T>(layer, lanes, begin, end, {}, lse, weights, scratch);
+    many<K, V>(layer, lanes, begin, end, {}, lse, weights, scratch);
   }
 }
 
@@ -66,9 +67,12 @@ void finish(const Layer& layer, const Lanes& lanes, float* partials, int count, 
 
 extern const Kernels KERNELS;
 const Kernels KERNELS = {
-    {attend<float>, attend<bf16>, attend<f16>},
+    {attend<float>, attend<bf16>, attend<f16>, attend<int8_t>, attend<int8_t, int4>, attend<channel_int4, int8_t>,
+     attend<channel_int4, int4>},
     {finish<float>, finish<bf16>, finish<f16>},
-    {weigh<float>, weigh<bf16>, weigh<f16>},
+    {weigh<float>, weigh<bf16>, weigh<f16>, weigh<int8_t>, weigh<int8_t, int4>, weigh<channel_int4, int8_t>,
+     weigh<channel_int4, int4>},
+    {encode_int8, encode_int4},
     {arrange<float>, arrange<bf16>, nullptr},
     {multiply<float>, multiply<bf16>, nullptr},
     {norm<float>, norm<bf16>, norm<f16>},

@@ -8,6 +8,9 @@ namespace openai_kv {
 constexpr int kTile = 64;      // context positions handled at a time
 constexpr int kMaxLanes = 64;  // query vectors in one piece of work
 constexpr int kTypes = 3;      // element types: 0 float32, 1 bfloat16, 2 float16
+constexpr int kPools = 7;      // keys and values: as above, 3 int8 8, 4 int8 4, 5 and 6 int4 by channel and int8 or int4
+constexpr int kCodes = 2;      // 0 int8, 1 int4, two in a byte: number i of a row beside number head_dim / 2 + i
+constexpr int kScales[kCodes] = {1, 4};  // bfloat16 numbers beside a row: its scale, or step and low of each half
 
 // What all pieces of work of one layer share. Strides in elements; the pool is contiguous,
 // (num_blocks, kv_heads, block_size, head_dim).
@@ -17,6 +20,8 @@ struct Layer {
   int64_t query_row, query_head;
   const void* keys;
   const void* values;
+  const uint16_t *key_scales, *value_scales;  // null beside floats
+  const void* open_keys;  // (num_slots, kv_heads, block_size, head_dim) of the query's type; null: keys are in the pool
   int kv_heads, block_size, head_dim;
   int group;  // query heads per kv head
   float scale;
@@ -30,6 +35,7 @@ struct Lanes {
   const int32_t* block_table;
   int64_t first_row;       // the request's first row in the query
   int first_position;      // and that row's position in the context
+  int own_slot;            // where the keys of these rows' own block lie in open_keys; -1: in the pool
   int kv_head, lane, lanes;
 
   int row(int i, int group) const { return (lane + i) / group; }
@@ -77,16 +83,18 @@ struct Norm {
   bool rounds;
 };
 
-// One instruction set's functions, by element type: attend and weigh by the pool's, finish by the query's.
+// One instruction set's functions, by element type: attend and weigh by the pool, finish by the query's.
 // `scratch`: scratch_floats() floats, aligned to 64 bytes.
 struct Kernels {
   // Attends context positions [begin, end).
-  void (*attend[kTypes])(const Layer&, const Lanes&, int begin, int end, Partial, float* scratch);
+  void (*attend[kPools])(const Layer&, const Lanes&, int begin, int end, Partial, float* scratch);
   // Merges partials that lie one after another, writes out [rows, heads, head_dim] and, unless null, lse [rows, heads].
   void (*finish[kTypes])(const Layer&, const Lanes&, float* partials, int count, void* out, float* lse);
   // Adds the softmax weight of all lanes to weights[0 .. end - begin).
-  void (*weigh[kTypes])(const Layer&, const Lanes&, int begin, int end, const float* lse, float* weights,
+  void (*weigh[kPools])(const Layer&, const Lanes&, int begin, int end, const float* lse, float* weights,
                         float* scratch);
+  // A row of floats as codes and their scales, to the nearest, halves to even.
+  void (*encode[kCodes])(const float* row, int d, void* codes, void* scales);
   // Rows [first, last) of x, converted and in the order of `multiply`; the columns behind `size` become 0.
   void (*arrange[kTypes])(const void* x, int64_t stride, int size, int depth, int64_t first, int64_t last, float* to);
   // Rows [first, last) of a panel's columns; first is a multiple of kMaxTileRows. None for float16.

@@ -34,19 +34,20 @@ void multiply(int rows, int depth, const float* a, int row, int column, const fl
 
 // Rows of a tile as floats [count][stride], what lies beyond set to 0.
 template <class T>
-void widen(const Tile<T>& tile, const T* pool, int d, int stride, float* to) {
-  for (int n = 0; n < round_up(tile.count, kRows); ++n, to += stride) {
+void widen(const int64_t* rows, int count, const T* pool, const Scales<T>& scales, int d, int stride, float* to) {
+  bool whole = kPacked<T> == 1 || d / 2 % W == 0;  // no vector reaches over both halves
+  for (int n = 0; n < round_up(count, kRows); ++n, to += stride) {
     int k = 0;
-    if (n < tile.count) {
-      const T* row = pool + tile.rows[n];
-      for (; k + W <= d; k += W) store(to + k, load(row + k));
-      for (; k < d; ++k) to[k] = load_one(row + k);
+    if (n < count) {
+      const T* row = pool + rows[n] / kPacked<T>;
+      for (; whole && k + W <= d; k += W) store(to + k, scales.restore(load_at(row, k, d), n, k, d));
+      for (; k < d; ++k) to[k] = scales.restore(one_at(row, k, d), n, k, d);
     }
     for (; k < stride; ++k) to[k] = 0;
   }
 }
 
-template <class T, int C>
+template <int C>
 struct Panel {
   const Layer& layer;
   const Lanes& lanes;
@@ -132,37 +133,42 @@ struct Panel {
   }
 };
 
-template <class T, int C>
+template <class K, class V, int C>
 void many_lanes(const Layer& layer, const Lanes& lanes, int first, int begin, int end, Partial out, const float* lse,
                 float* weights, float* scratch) {
   int stride = round_up(layer.head_dim, kRows), width = C * W;
   float *keys = scratch, *values = keys + kTile * stride, *query = values + kTile * stride;
   float *output = query + layer.head_dim * width, *scores = output + stride * width;
-  Panel<T, C> panel(layer, lanes, first, query, scores, output);
+  Panel<C> panel(layer, lanes, first, query, scores, output);
   for (int start = begin; start < end; start += kTile) {
-    Tile<T> tile(layer, lanes, start, end);
-    widen(tile, tile.keys, layer.head_dim, stride, keys);
+    Tile<K, V> tile(layer, lanes, start, end);
+    if constexpr (kByChannel<K>) {
+      memset(keys, 0, sizeof(float) * kTile * stride);
+      restore_keys(tile, layer, lanes, stride, keys);
+    } else {
+      widen(tile.rows, tile.count, tile.keys, tile.key_scales, layer.head_dim, stride, keys);
+    }
     if (weights) {
       panel.weigh(start, tile.count, keys, lse, weights + (start - begin));
     } else {
-      widen(tile, tile.values, layer.head_dim, stride, values);
+      widen(tile.rows, tile.count, tile.values, tile.value_scales, layer.head_dim, stride, values);
       panel.attend(start, tile.count, keys, values);
     }
   }
   if (!weights) panel.save(out);
 }
 
-template <class T>
+template <class K, class V>
 void many(const Layer& layer, const Lanes& lanes, int begin, int end, Partial out, const float* lse, float* weights,
           float* scratch) {
   for (int l = 0; l < lanes.lanes;) {
     if (lanes.lanes - l > W && kColumns > 1) {
       int columns = lanes.lanes - l > 2 * W ? kColumns : 2;
-      auto run = columns == 2 ? many_lanes<T, 2> : many_lanes<T, kColumns>;
+      auto run = columns == 2 ? many_lanes<K, V, 2> : many_lanes<K, V, kColumns>;
       run(layer, lanes, l, begin, end, out, lse, weights, scratch);
       l += columns * W;
     } else {
-      many_lanes<T, 1>(layer, lanes, l, begin, end, out, lse, weights, scratch);
+      many_lanes<K, V, 1>(layer, lanes, l, begin, end, out, lse, weights, scratch);
       l += W;
     }
   }

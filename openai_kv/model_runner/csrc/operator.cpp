@@ -13,6 +13,7 @@
 #include "row_operators.h"
 #include "shared.h"
 #include "step.h"
+#include "writing.h"
 
 namespace openai_kv {
 namespace {
@@ -90,6 +91,7 @@ std::vector<SharedPiece> share(const Step& step, std::vector<Job>& jobs) {
       }
       Lanes lanes = step.lanes(run.request, int(head), 0, int(run.count) * step.layer.group);
       lanes.first_position = run.end;
+      lanes.own_slot = -1;
       for (int split = 0; split < splits; ++split) {
         pieces.push_back({lanes, split * kSplit, std::min(run.end, (split + 1) * kSplit), split, at + head, heads});
       }
@@ -129,7 +131,7 @@ void attend(const Step& step, const Kernels& kernels, bool by_row, void* out, fl
   };
   auto run_shared = [&](const SharedPiece& piece, float* own) {
     Partial all = partial_at(own + kernel_floats, piece.lanes.lanes, d);
-    kernels.attend[step.type](step.layer, piece.lanes, piece.begin, piece.end, all, own);
+    kernels.attend[step.pool](step.layer, piece.lanes, piece.begin, piece.end, all, own);
     for (int first = 0; first < piece.lanes.lanes; first += step.layer.group) {
       size_t j = piece.jobs + first / step.layer.group * piece.stride;
       float* memory = memory_of(jobs[j], own);
@@ -143,7 +145,7 @@ void attend(const Step& step, const Kernels& kernels, bool by_row, void* out, fl
     float* memory = memory_of(job, own);
     float* part = memory + split * partial_floats(job.lanes.lanes, d);
     int first = (job.begin / job.split + split) * job.split;
-    kernels.attend[step.type](step.layer, job.lanes, std::max(job.begin, first), std::min(job.end, first + job.split),
+    kernels.attend[step.pool](step.layer, job.lanes, std::max(job.begin, first), std::min(job.end, first + job.split),
                               partial_at(part, job.lanes.lanes, d), own);
     end_part(j, memory);
   };
@@ -172,7 +174,7 @@ void add_mass(const Step& step, const Kernels& kernels, const float* lse, float*
         Lanes lanes = step.lanes(r, head, lane, std::min(kMaxLanes, all - lane));
         int begin = std::max(first, step.first_seen(lanes)), end = std::min(last, step.end_seen(lanes));
         if (begin >= end) continue;
-        kernels.weigh[step.type](step.layer, lanes, begin, end, lse, weights.data() + starts[r] + begin,
+        kernels.weigh[step.pool](step.layer, lanes, begin, end, lse, weights.data() + starts[r] + begin,
                                  scratch.of_this_thread());
       }
     }
@@ -193,33 +195,36 @@ const float* floats_of(const std::optional<Tensor>& tensor, int64_t size, const 
   return tensor->const_data_ptr<float>();
 }
 
-Tensor dense_rows(const Tensor& rows) { return rows.stride(-1) == 1 ? rows : rows.contiguous(); }
-
-// AttentionBackend.forward; `window` and `softcap` 0: none. `by_row`: see make_jobs. `width`: at most so many floats per
-// vector, 0: the best.
+// AttentionBackend.forward; `window` and `softcap` 0: none. `open`: the layer's open_keys, which have this step's keys
+// already. `by_row`: see make_jobs. `width`: at most so many floats per vector, 0: the best.
 Tensor paged_attention(const Tensor& queries, const Tensor& keys, const Tensor& values, Tensor key_pool,
-                       Tensor value_pool, const Tensor& slot_mapping, const Tensor& block_tables,
+                       Tensor value_pool, const std::optional<Tensor>& key_scales,
+                       const std::optional<Tensor>& value_scales, const std::optional<Tensor>& open,
+                       const std::optional<Tensor>& own_slots, const Tensor& slot_mapping, const Tensor& block_tables,
                        const Tensor& query_starts, const Tensor& context_lens, double scale, int64_t window,
                        double softcap, const std::optional<Tensor>& sinks, const std::optional<Tensor>& mass,
                        bool by_row, int64_t width) {
   TORCH_CHECK(keys.scalar_type() == queries.scalar_type() && values.scalar_type() == queries.scalar_type(),
               "paged_attention: the rows differ in dtype");
   // Rounded before they are attended to as well: what a step sees is what a later one will.
-  Tensor query = dense_rows(queries), key = dense_rows(keys.to(key_pool.scalar_type()));
-  Tensor value = dense_rows(values.to(value_pool.scalar_type()));
+  Tensor query = dense_rows(queries), key = open ? keys : rows_for(key_pool, keys);
+  Tensor value = rows_for(value_pool, values);
   Step step = make_step(query, key, value, key_pool, value_pool, block_tables, query_starts, context_lens);
   int64_t heads = query.size(1);
+  step.layer.key_scales = checked_scales(key_pool, key_scales, open.has_value());
+  step.layer.value_scales = checked_scales(value_pool, value_scales, false);
+  open_keys(step, open, own_slots, query, key_pool);
   step.layer.scale = float(scale);
   step.layer.softcap = float(softcap);
   step.layer.window = int(std::min<int64_t>(window, INT32_MAX));
   step.layer.sinks = floats_of(sinks, heads, "sinks");
   const float* mass_at = floats_of(mass, step.num_blocks, "mass");
   check_tables(step, slot_mapping);
-  write_rows(step, key, key_pool, slot_mapping);
-  write_rows(step, value, value_pool, slot_mapping);
+  const Kernels& kernels = kernels_for(width);
+  if (!open) write(step, kernels, key, key_pool, key_scales, slot_mapping);
+  write(step, kernels, value, value_pool, value_scales, slot_mapping);
   Tensor out = at::empty({step.rows, heads, query.size(2)}, query.options());
   Tensor lse = at::empty({mass_at ? step.rows * heads : 0}, at::kFloat);
-  const Kernels& kernels = kernels_for(width);
   attend(step, kernels, by_row, out.data_ptr(), mass_at ? lse.data_ptr<float>() : nullptr);
   if (mass_at) add_mass(step, kernels, lse.const_data_ptr<float>(), mass->data_ptr<float>());
   return out;
@@ -251,6 +256,7 @@ Tensor shared_prefixes(const Tensor& block_tables, const Tensor& query_starts, c
 TORCH_LIBRARY(openai_kv, library) {
   library.def(
       "paged_attention(Tensor query, Tensor key, Tensor value, Tensor(a!) key_pool, Tensor(b!) value_pool, "
+      "Tensor(d!)? key_scales, Tensor(e!)? value_scales, Tensor? open_keys, Tensor? own_slots, "
       "Tensor slot_mapping, Tensor block_tables, Tensor query_starts, Tensor context_lens, float scale, int window, "
       "float softcap, Tensor? sinks, Tensor(c!)? mass, bool by_row=False, int width=0) -> Tensor");
   library.def(

@@ -1,26 +1,28 @@
-// What a call of the operator was given, checked, and the writing of its rows to the pool.
+// What a call of the operator was given, checked.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
 
 #include "dispatch.h"
+#include "pool.h"
 
 namespace openai_kv {
 
 struct Step {
   Layer layer{};
-  int type = 0;  // of the pool's elements
+  int pool = 0;  // which of kPools
   int64_t rows, requests, num_blocks;
   const int32_t *block_tables, *query_starts, *context_lens;
+  const int32_t* own_slots = nullptr;
   int64_t max_blocks;
 
   Lanes lanes(int64_t request, int kv_head, int lane, int lanes) const {
     int rows = query_starts[request + 1] - query_starts[request];
-    return {block_tables + request * max_blocks, query_starts[request], context_lens[request] - rows, kv_head, lane,
-            lanes};
+    return {block_tables + request * max_blocks, query_starts[request], context_lens[request] - rows,
+            own_slots ? own_slots[request] : -1, kv_head, lane, lanes};
   }
   int lanes_of(int64_t request) const { return (query_starts[request + 1] - query_starts[request]) * layer.group; }
   // The first tile and the end of the context that these lanes see.
@@ -53,37 +55,40 @@ inline void check_tables(const Step& step, const Tensor& slot_mapping) {
   }
 }
 
-inline void write_rows(const Step& step, const Tensor& from, const Tensor& pool, const Tensor& slot_mapping) {
-  int64_t size = pool.element_size(), block_size = step.layer.block_size, heads = step.layer.kv_heads;
-  int64_t bytes = step.layer.head_dim * size;
-  const char* source = static_cast<const char*>(from.const_data_ptr());
-  char* target = static_cast<char*>(pool.data_ptr());
-  const int64_t* slots = slot_mapping.const_data_ptr<int64_t>();
-  at::parallel_for(0, step.rows, 64, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row) {
-      int64_t block = slots[row] / block_size, slot = slots[row] % block_size;
-      for (int64_t head = 0; head < heads; ++head) {
-        std::memcpy(target + ((block * heads + head) * block_size + slot) * bytes,
-                    source + (row * from.stride(0) + head * from.stride(1)) * size, bytes);
-      }
-    }
-  });
+// Keys that are not rounded yet: the slot of each request's last block, which all its rows are in.
+inline void open_keys(Step& step, const std::optional<Tensor>& keys, const std::optional<Tensor>& own_slots,
+                      const Tensor& query, const Tensor& key_pool) {
+  TORCH_CHECK(keys.has_value() == (step.pool >= kTypes + 2) && keys.has_value() == own_slots.has_value(),
+              "paged_attention: keys in int4 are opened, others are not");
+  if (!keys) return;
+  TORCH_CHECK(keys->is_contiguous() && keys->scalar_type() == query.scalar_type() && keys->dim() == 4 &&
+                  keys->sizes().slice(1) ==
+                      at::IntArrayRef({key_pool.size(1), key_pool.size(2), query.size(2)}) &&
+                  own_slots->numel() == step.requests && own_slots->is_contiguous(),
+              "paged_attention: bad open keys");
+  step.layer.open_keys = keys->const_data_ptr();
+  step.own_slots = own_slots->const_data_ptr<int32_t>();
+  for (int64_t r = 0; r < step.requests; ++r) {
+    int first = step.context_lens[r] - (step.query_starts[r + 1] - step.query_starts[r]);
+    TORCH_CHECK(step.own_slots[r] >= 0 && step.own_slots[r] < keys->size(0) &&
+                    first / step.layer.block_size == (step.context_lens[r] - 1) / step.layer.block_size,
+                "paged_attention: rows of request ", r, " lie in several blocks, or in no slot");
+  }
 }
 
 inline Step make_step(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& key_pool,
                       const Tensor& value_pool, const Tensor& block_tables, const Tensor& query_starts,
                       const Tensor& context_lens) {
   TORCH_CHECK(query.dim() == 3 && key.dim() == 3 && key_pool.dim() == 4, "paged_attention: wrong number of dimensions");
-  TORCH_CHECK(key.sizes() == value.sizes() && key_pool.sizes() == value_pool.sizes(),
+  auto dim_of = [](const Tensor& pool) { return pool.size(3) * (pool.scalar_type() == at::kByte ? 2 : 1); };
+  TORCH_CHECK(key.sizes() == value.sizes() && key_pool.sizes().slice(0, 3) == value_pool.sizes().slice(0, 3) &&
+                  dim_of(key_pool) == dim_of(value_pool),
               "paged_attention: keys and values differ in shape");
   int64_t rows = query.size(0), d = query.size(2), kv_heads = key_pool.size(1);
-  TORCH_CHECK(key.size(0) == rows && key.size(1) == kv_heads && key.size(2) == d && key_pool.size(3) == d &&
+  TORCH_CHECK(key.size(0) == rows && key.size(1) == kv_heads && key.size(2) == d && dim_of(key_pool) == d &&
                   query.size(1) % kv_heads == 0,
               "paged_attention: query ", query.sizes(), ", key ", key.sizes(), " and pool ", key_pool.sizes(),
               " do not fit together");
-  for (const Tensor* tensor : {&key, &value, &value_pool}) {
-    TORCH_CHECK(tensor->scalar_type() == key_pool.scalar_type(), "paged_attention: the pool's tensors differ in dtype");
-  }
   for (const Tensor* tensor : {&key_pool, &value_pool, &block_tables, &query_starts, &context_lens}) {
     TORCH_CHECK(tensor->is_contiguous(), "paged_attention: the pool and the tables must be contiguous");
   }
@@ -91,9 +96,9 @@ inline Step make_step(const Tensor& query, const Tensor& key, const Tensor& valu
               "paged_attention: as many contexts as block tables, and one query start more");
   Step step;
   step.layer = {query.const_data_ptr(), type_of(query), query.stride(0), query.stride(1), key_pool.const_data_ptr(),
-                value_pool.const_data_ptr(), int(kv_heads), int(key_pool.size(2)), int(d),
+                value_pool.const_data_ptr(), nullptr, nullptr, nullptr, int(kv_heads), int(key_pool.size(2)), int(d),
                 int(query.size(1) / kv_heads), 0, 0, 0, nullptr};
-  step.type = type_of(key_pool);
+  step.pool = pool_of(key_pool, value_pool);
   step.rows = rows;
   step.requests = block_tables.size(0);
   step.num_blocks = key_pool.size(0);
