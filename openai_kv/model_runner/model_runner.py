@@ -17,7 +17,8 @@ from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.dtypes import kv_cache_dtype, name_of
 from openai_kv.model_runner.fingerprint import fingerprint
 from openai_kv.model_runner.fused.choice import brgemm_rows
-from openai_kv.model_runner.fused.optimize import optimize, quantize
+from openai_kv.model_runner.fused.optimize import optimize
+from openai_kv.model_runner.fused.quantize import quantize
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_pool import KVPool, token_bytes
@@ -79,7 +80,7 @@ class ModelRunner:
         if settings.optimize and isinstance(backend, CpuBackend):
             model = optimize(model, 0 if invariant else brgemm_rows())
         if settings.quantization != "none":
-            model = quantize(model)
+            model = quantize(model, settings.quantization)
         return_freed()
         runner = cls(model, backend, name, settings)
         if invariant:

@@ -14,7 +14,7 @@ class RunnerSettings:
     `max_model_len` None: the model's. `max_pinned_fraction` of the blocks may be taken for
     good, so no request may need them. `cache_dir`: for built operators. `optimize`: exchange modules for faster ones
     where there are any. `batch_invariant`: a row's result depends on nothing else in its step. `quantization` of the
-    weights: none or int8.
+    weights: none, int8 or int4.
     """
 
     dtype: str = "auto"
