@@ -23,7 +23,14 @@ environment, the environment over the file. API keys come from the environment o
 GENERAL = ("config", "home")
 PLUGIN_OPTIONS = ("config", "server.metrics_exporters", "cache.eviction_policy", "cache.plugins_dir")
 SIMULATE_OPTIONS = ("config", "cache.plugins_dir")
-PLAN_OPTIONS = (*GENERAL, "model.dtype", "model.trust_remote_code", "cache.block_size", "cache.kv_cache_dtype")
+PLAN_OPTIONS = (
+    *GENERAL,
+    "model.dtype",
+    "model.quantization",
+    "model.trust_remote_code",
+    "cache.block_size",
+    "cache.kv_cache_dtype",
+)
 OWN = "own."  # begins the names of what is no setting, but the command's own
 
 

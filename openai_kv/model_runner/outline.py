@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from openai_kv.errors import ModelLoadError
 from openai_kv.model_runner.attention.interface import IMPLEMENTATION, register
 from openai_kv.model_runner.dtypes import DTYPES, name_of
+from openai_kv.model_runner.fused.linear import is_linear, matrix_of
 from openai_kv.model_runner.kv_pool import LayerShape, token_bytes
 from openai_kv.model_runner.loader import CausalLM, one_line
 from openai_kv.model_runner.probe import ModelShapes, measure
+from openai_kv.model_runner.quantization import weight_format
 from openai_kv.model_runner.quiet import quiet
 
 
@@ -22,6 +25,7 @@ class ModelOutline:
 
     architecture: str
     dtype: str
+    quantization: str
     num_parameters: int
     weight_bytes: int
     max_model_len: int | None
@@ -29,7 +33,9 @@ class ModelOutline:
     token_bytes: Mapping[str, int]
 
 
-def read_outline(path: Path, *, dtype: str = "auto", trust_remote_code: bool = False) -> ModelOutline:
+def read_outline(
+    path: Path, *, dtype: str = "auto", quantization: str = "none", trust_remote_code: bool = False
+) -> ModelOutline:
     """Of the folder at `path`, of which only `config.json` is read. `dtype` auto: what the configuration states.
 
     The layers themselves are asked for their shapes, as when the model is served: on the meta device, where tensors
@@ -42,7 +48,7 @@ def read_outline(path: Path, *, dtype: str = "auto", trust_remote_code: bool = F
             model = _empty_model(config, dtype, trust_remote_code)
     except Exception as error:  # transformers lets through whatever its parts raise
         raise ModelLoadError(f"can't read a model's configuration from {path}: {one_line(error)}") from error
-    return _outline(model, measure(CausalLM.wrap(model)))
+    return _outline(model, measure(CausalLM.wrap(model)), quantization)
 
 
 def _empty_model(config: PreTrainedConfig, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
@@ -59,16 +65,32 @@ def _empty_model(config: PreTrainedConfig, dtype: str, trust_remote_code: bool) 
     return model
 
 
-def _outline(model: PreTrainedModel, shapes: ModelShapes) -> ModelOutline:
-    """Tied weights count once, as they lie in memory once. The KV format of the weights' own type comes first."""
+def _outline(model: PreTrainedModel, shapes: ModelShapes, quantization: str) -> ModelOutline:
+    """The KV format of the weights' own type comes first."""
     dtype = name_of(model.dtype)
     weights = list(model.parameters())
     return ModelOutline(
         architecture=type(model).__name__,
         dtype=dtype,
+        quantization=quantization,
         num_parameters=sum(weight.numel() for weight in weights),
-        weight_bytes=sum(tensor.nbytes for tensor in (*weights, *model.buffers())),
+        weight_bytes=_weight_bytes(model, quantization),
         max_model_len=CausalLM.wrap(model).max_model_len,
         layers=shapes.layers,
         token_bytes={name: token_bytes(shapes.layers, DTYPES[name]) for name in dict.fromkeys((dtype, *DTYPES))},
     )
+
+
+def _weight_bytes(model: PreTrainedModel, quantization: str) -> int:
+    """Tied weights count once, as they lie in memory once; but an embedding stays when its head is quantized."""
+    kept = {id(tensor): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
+    if quantization == "none":
+        return sum(kept.values())
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    quantized = 0
+    for layer in filter(is_linear, model.modules()):
+        is_head = layer is model.get_output_embeddings()
+        quantized += weight_format(quantization, is_head=is_head).nbytes(*matrix_of(layer).shape)
+        if id(layer.weight) not in embeddings:
+            kept.pop(id(layer.weight), None)
+    return sum(kept.values()) + quantized

@@ -32,7 +32,12 @@ def plan(settings: Settings, own: Mapping[str, Any], progress: model_store.Progr
     options = Options(**own)
     check_writable(options.json)
     folder = model_store.resolve_config(options.model or settings.model.model, home=settings.home, progress=progress)
-    outline = read_outline(folder, dtype=settings.model.dtype, trust_remote_code=settings.model.trust_remote_code)
+    outline = read_outline(
+        folder,
+        dtype=settings.model.dtype,
+        quantization=settings.model.quantization,
+        trust_remote_code=settings.model.trust_remote_code,
+    )
     wish = make_wish(options, outline, settings.cache.block_size)
     made = make_plan(outline, wish, settings.cache.kv_cache_dtype)
     Console().print(describe(outline), make_table(made), highlight=False, sep="\n")

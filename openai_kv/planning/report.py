@@ -26,7 +26,8 @@ def write_json(path: Path, plan: Plan) -> None:
 
 def describe(outline: ModelOutline) -> str:
     """The model in a line, and the formula of its K and V in another."""
-    weights = f"{outline.num_parameters / 1e6:,.1f} M parameters in {outline.dtype}: {show_bytes(outline.weight_bytes)}"
+    dtype = outline.dtype if outline.quantization == "none" else f"{outline.dtype} and {outline.quantization}"
+    weights = f"{outline.num_parameters / 1e6:,.1f} M parameters in {dtype}: {show_bytes(outline.weight_bytes)}"
     return f"{outline.architecture}, {weights}\nK and V of a token: {formula(outline)}"
 
 
