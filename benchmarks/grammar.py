@@ -1,5 +1,7 @@
 """Which grammar library: compile time, mask time per token and coverage of the JSON-Schema test suite, side by side.
 
+`Served` is llguidance as the server uses it: refused is what can't be enforced, what a schema leaves open has bounds.
+
 `pip download --no-binary jsonschema --no-deps jsonschema==4.26.0` has the suite in `json/tests/draft2020-12`:
 `python -m benchmarks.grammar SUITE MODEL_FOLDER` (MODEL_FOLDER: whose tokenizer; also needs `pip install xgrammar`).
 """
@@ -19,6 +21,14 @@ import llguidance.hf
 import llguidance.numpy
 import xgrammar
 from transformers import AutoTokenizer
+
+from openai_kv.grammar.compiler import GrammarCompiler, vocabulary_of
+from openai_kv.grammar.lark import Lark
+from openai_kv.grammar.schema import SchemaError, SchemaLimits, check_schema
+from openai_kv.parsing.grammars import OutputGrammar
+from openai_kv.tokenizer import Tokenizer
+
+LIMITS = SchemaLimits(65536, 32)
 
 
 class Matcher(Protocol):
@@ -75,6 +85,36 @@ class LLGuidance:
         return matcher.is_accepting()
 
 
+class Served:
+    """Schemas as requests with `strict` have them."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        ends = {tokenizer.eos_token_id}
+        self._end = tokenizer.eos_token_id
+        self._compiler = GrammarCompiler(lambda: vocabulary_of(Tokenizer(tokenizer), len(tokenizer), ends))
+
+    def compile(self, schema: str) -> Matcher:
+        given = json.loads(schema)
+        checked = check_schema(given if isinstance(given, dict) else {"not": {}}, LIMITS)
+        if checked.unenforced:
+            raise SchemaError("can't be enforced", checked.unenforced[0])
+        self._grammar = self._compiler.compile(OutputGrammar(Lark({})).answer(checked.schema))
+        return self
+
+    def accepts(self, token_ids: list[int], fill_seconds: list[float]) -> bool:
+        constraint = self._grammar.start()
+        for token_id in [*token_ids, self._end]:
+            if constraint.finished:
+                return token_id == self._end and not constraint.failed
+            start = time.perf_counter()
+            mask = constraint.mask()
+            fill_seconds.append(time.perf_counter() - start)
+            if not mask[token_id // 8] >> token_id % 8 & 1:
+                return False
+            constraint.advance(token_id)
+        return constraint.finished and not constraint.failed
+
+
 class XGrammar:
     def __init__(self, tokenizer: Any) -> None:
         info = xgrammar.TokenizerInfo.from_huggingface(tokenizer)
@@ -120,7 +160,7 @@ def outcome(case: Case, library: Any, encode: Callable[[str], list[int]], tally:
     start = time.perf_counter()
     try:
         matcher = library.compile(json.dumps(case.schema))
-    except (ValueError, RuntimeError):
+    except (ValueError, RuntimeError, SchemaError):
         return "refused"
     tally.compile_seconds.append(time.perf_counter() - start)
     found = set()
@@ -137,7 +177,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     arguments = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    for library in (LLGuidance(tokenizer), XGrammar(tokenizer)):
+    for library in (LLGuidance(tokenizer), Served(tokenizer), XGrammar(tokenizer)):
         tally = Tally()
         for case in cases(arguments.suite):
             result = outcome(case, library, lambda text: tokenizer.encode(text, add_special_tokens=False), tally)

@@ -69,6 +69,13 @@ def conversation(schema: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     yield {"role": "user", "content": PROMPT + json.dumps(schema)}
 
 
+def chosen(schemas: list[Mapping[str, Any]], count: int, seeds: list[int] | None) -> dict[int, Mapping[str, Any]]:
+    """By seed: `count` of them, evenly, or of these only those whose seeds are given."""
+    count = count or len(schemas)
+    places = range(count) if seeds is None else seeds
+    return {seed: schemas[seed * len(schemas) // count] for seed in places}
+
+
 async def ask(client: httpx.AsyncClient, schema: Mapping[str, Any], seed: int, max_tokens: int) -> Answer:
     wanted = {"type": "json_schema", "json_schema": {"name": "example", "schema": schema, "strict": True}}
     sampling = {"temperature": 1, "seed": seed, **({"max_tokens": max_tokens} if max_tokens else {})}
@@ -82,7 +89,8 @@ async def ask(client: httpx.AsyncClient, schema: Mapping[str, Any], seed: int, m
     return Answer(schema, 200, choice["message"]["content"], choice["finish_reason"], num_tokens)
 
 
-async def ask_all(url: str, schemas: list[Mapping[str, Any]], max_tokens: int, at_once: int) -> list[Answer]:
+async def ask_all(url: str, schemas: dict[int, Mapping[str, Any]], max_tokens: int, at_once: int) -> list[Answer]:
+    """`schemas` by their seeds."""
     gate = asyncio.Semaphore(at_once)
 
     async def one(client: httpx.AsyncClient, seed: int, schema: Mapping[str, Any]) -> Answer:
@@ -90,7 +98,7 @@ async def ask_all(url: str, schemas: list[Mapping[str, Any]], max_tokens: int, a
             return await ask(client, schema, seed, max_tokens)
 
     async with httpx.AsyncClient(base_url=url, timeout=None) as client:
-        return await asyncio.gather(*(one(client, seed, schema) for seed, schema in enumerate(schemas)))
+        return await asyncio.gather(*(one(client, seed, schema) for seed, schema in schemas.items()))
 
 
 def main() -> None:
@@ -99,22 +107,21 @@ def main() -> None:
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--max-tokens", type=int, default=0, help="0: none given, so the rest of the context")
     parser.add_argument("--count", type=int, default=50, help="this many, evenly over the suite; 0: all")
+    parser.add_argument("--seeds", type=int, nargs="*", help="only these of them: a schema's seed is its place")
     parser.add_argument("--at-once", type=int, default=8)
     arguments = parser.parse_args()
-    schemas = list(enforceable(arguments.suite))
-    count = arguments.count or len(schemas)
-    schemas = [schemas[index * len(schemas) // count] for index in range(count)]
+    schemas = chosen(list(enforceable(arguments.suite)), arguments.count, arguments.seeds)
     answers = asyncio.run(ask_all(arguments.url, schemas, arguments.max_tokens, arguments.at_once))
     accepted = [answer for answer in answers if answer.status == 200]
     stopped = [answer for answer in accepted if answer.finish_reason == "stop"]
     tokens = [answer.num_tokens for answer in accepted]
     num_valid = sum(answer.is_valid for answer in stopped)
-    print(f"of {count} schemas: {len(accepted)} answers, {len(stopped)} end by stop, {num_valid} of those valid")
+    print(f"of {len(schemas)} schemas: {len(accepted)} answers, {len(stopped)} end by stop, {num_valid} of those valid")
     print(f"{len(answers) - len(accepted)} without an answer")
     print(f"tokens an answer: median {median(tokens)}, most {max(tokens)}")
-    for answer in answers:
+    for seed, answer in zip(schemas, answers, strict=True):
         if answer.status != 200 or answer.finish_reason != "stop" or not answer.is_valid:
-            print(answer.status, answer.finish_reason, json.dumps(answer.schema)[:160], "->", answer.text[:160])
+            print(seed, answer.status, answer.finish_reason, json.dumps(answer.schema)[:160], "->", answer.text[:160])
 
 
 if __name__ == "__main__":

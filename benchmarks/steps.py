@@ -27,25 +27,27 @@ GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`requests` at once, each with so many rows on top of so much computed context."""
+    """`requests` at once, each with so many rows on top of so much computed context, `shared` tokens of it by all."""
 
     name: str
     requests: int
     rows: int
     context: int
+    shared: int = 0
 
     def scheduled(self) -> SchedulerOutput:
         return SchedulerOutput(1, tuple(self._request(number) for number in range(self.requests)))
 
     def _request(self, number: int) -> ScheduledRequest:
         blocks = -(-(self.context + self.rows) // BLOCK_SIZE)
-        table = range(number * blocks, (number + 1) * blocks)
+        lead = self.shared // BLOCK_SIZE
+        table = [*range(lead), *range(number * blocks + lead, (number + 1) * blocks)]
         tokens = [100 + (number * 7 + row * 13) % 400 for row in range(self.rows)]
         return ScheduledRequest(str(number), tokens, self.context, table, True, GREEDY, 0, tokens, ())
 
 
-def workloads(context: int) -> list[Workload]:
-    decode = [Workload(f"decode {batch} x {context}", batch, 1, context) for batch in (1, 2, 4, 8, 16, 32, 64)]
+def workloads(context: int, shared: int = 0) -> list[Workload]:
+    decode = [Workload(f"decode {batch} x {context}", batch, 1, context, shared) for batch in (1, 2, 4, 8, 16, 32, 64)]
     return [*decode, Workload("prefill 128", 1, 128, 0), Workload("prefill 512", 1, 512, 0)]
 
 
@@ -77,6 +79,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
     parser.add_argument("--quantization", choices=("none", "int8", "int4"), default="none", help="of the optimized one")
     parser.add_argument("--context", type=int, default=256, help="tokens before a decoded one")
+    parser.add_argument("--shared", type=int, default=0, help="tokens of it that all requests have in common")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--only", default="", help="run workloads whose name contains this")
@@ -90,7 +93,7 @@ def main() -> None:
     runners = [load(folder, args, optimize=True), load(folder, args, optimize=False)]
     print(f"{torch.get_num_threads()} threads, {runners[0].info.dtype}")
     print(f"{'ms per step':20}{'optimized':>12}{'as loaded':>12}{'ratio':>8}{'min':>8}{'max':>8}")
-    for workload in workloads(args.context):
+    for workload in workloads(args.context, args.shared):
         if args.only in workload.name:
             ours, plain = compare(runners, workload.scheduled(), args.turns)
             ratios = [its / our for our, its in zip(ours, plain, strict=True)]

@@ -54,7 +54,7 @@ class EngineBuilder:
 
     def __call__(self, on_started: OnStarted) -> Engine:
         """Raises StartupError."""
-        tokenizer = Tokenizer.load(self.model_folder, trust_remote_code=self.settings.model.trust_remote_code)
+        tokenizer = self._tokenizer()
         runner = ModelRunner.load(self.model_folder, self.model_name, self._runner_settings())
         manager = self._manager(runner)
         detokenizer = Detokenizer(tokenizer)
@@ -64,6 +64,13 @@ class EngineBuilder:
         self.vocabulary.set_result(vocabulary_of(tokenizer, runner.info.vocab_size, runner.info.eos_token_ids))
         reporter = Reporter(detokenizer, self.exporters, self._recorder(manager.block_size))
         return Engine(scheduler, runner, detokenizer, reporter)
+
+    def _tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(
+            self.model_folder,
+            trust_remote_code=self.settings.model.trust_remote_code,
+            cache_bytes=self.settings.server.tokenizer_cache_bytes,
+        )
 
     def _recorder(self, block_size: int) -> TraceRecorder | None:
         return TraceRecorder(self.recording, block_size) if self.recording is not None else None
@@ -89,6 +96,7 @@ class EngineBuilder:
             optimize=engine.optimize,
             quantization=model.quantization,
             batch_invariant=engine.batch_invariant,
+            cuda_graphs=engine.cuda_graphs,
         )
 
     def _manager(self, runner: ModelRunner) -> KVCacheManager:

@@ -51,6 +51,9 @@ class ServerSettings(Section):
     max_tools: int = Field(128, gt=0, description="most tools in a request")
     max_schema_bytes: int = Field(65536, gt=0, description="largest JSON schema in a request")
     max_schema_depth: int = Field(32, gt=0, le=64, description="deepest nesting of a JSON schema in a request")
+    tokenizer_cache_bytes: Size = Field(
+        16777216, ge=0, description="token ids kept of earlier turns of chats (16777216, 16MiB); 0 = off"
+    )
     default_max_tokens: int = Field(0, ge=0, description="cap of a chat answer when the client gives none; 0 = off")
     max_queue: int = Field(256, gt=0, description="requests that may wait; beyond it 429")
     max_queued_tokens: int = Field(1048576, gt=0, description="prompt tokens that may wait; beyond it 429")
@@ -121,7 +124,10 @@ class EngineSettings(Section):
     max_num_batched_tokens: int = Field(
         0, ge=0, description="most tokens in one step; 0 = 512 on the CPU, 2048 elsewhere, at least max_num_seqs"
     )
-    attention_backend: Literal["auto", "sdpa", "cpu"] = Field("auto", description="attention backend")
+    attention_backend: Literal["auto", "sdpa", "cpu", "triton", "varlen"] = Field(
+        "auto", description="attention backend: auto, sdpa, cpu, triton (CUDA) or varlen (CUDA, FlashAttention 3 or 4)"
+    )
+    cuda_graphs: bool = Field(True, description="record decode steps once and replay them; CUDA only")
     optimize: bool = Field(True, description="pack weights and fuse layers where a check at start finds them equal")
     batch_invariant: bool = Field(False, description="same bits however a prompt is cut, batched or cached; CPU only")
     use_generation_config: bool = Field(False, description="take sampling defaults from the model")

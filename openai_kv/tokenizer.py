@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from jinja2.exceptions import TemplateError as JinjaError
 from tokenizers.decoders import DecodeStream
 
 from openai_kv.errors import ModelLoadError, TemplateError
+from openai_kv.piece_cache import PieceCache, PieceEncoder
+from openai_kv.text_cuts import find_cuts
 from openai_kv.time_limit import TimeUp, time_limit
 from openai_kv.token_bytes import TokenBytes
 
@@ -23,9 +26,12 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class Tokenizer:
-    """A transformers tokenizer with a `tokenizers` backend. Long texts take milliseconds: call it from a thread."""
+    """A transformers tokenizer with a `tokenizers` backend. Long texts take milliseconds: call it from a thread.
 
-    def __init__(self, hf_tokenizer: Any) -> None:
+    `cache_bytes`: for the ids of earlier texts of `encode_chat`.
+    """
+
+    def __init__(self, hf_tokenizer: Any, *, cache_bytes: int = 0) -> None:
         if not getattr(hf_tokenizer, "is_fast", False):
             raise ModelLoadError(
                 f"the tokenizer {type(hf_tokenizer).__name__} has no `tokenizers` backend (tokenizer.json)"
@@ -36,20 +42,30 @@ class Tokenizer:
         self.special_ids: Mapping[str, int] = {
             token.content: index for index, token in hf_tokenizer.added_tokens_decoder.items() if token.special
         }
+        cuts = find_cuts(hf_tokenizer, self._encode_text, self.chat_template) if cache_bytes else None
+        self._pieces = None if cuts is None else PieceEncoder(self._encode_text, cuts, PieceCache(cache_bytes))
 
     @classmethod
-    def load(cls, folder: Path, *, trust_remote_code: bool = False) -> "Tokenizer":
+    def load(cls, folder: Path, *, trust_remote_code: bool = False, cache_bytes: int = 0) -> "Tokenizer":
         """Read the tokenizer of a model folder in the transformers format."""
         from transformers import AutoTokenizer  # noqa: PLC0415  (takes a second; --help must not pay it)
 
         try:
-            return cls(AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code))
+            hf_tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         except (OSError, ValueError) as error:
             raise ModelLoadError(f"can't load the tokenizer of {folder}: {error}") from error
+        return cls(hf_tokenizer, cache_bytes=cache_bytes)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         ids: list[int] = self._hf.encode(text, add_special_tokens=add_special_tokens)
         return ids
+
+    def encode_chat(self, text: str, namespace: str) -> list[int]:
+        """The same ids as without special tokens; of what came before in this namespace no work is done again."""
+        return self._encode_text(text) if self._pieces is None else self._pieces.encode(namespace, text)
+
+    def _encode_text(self, text: str) -> list[int]:
+        return self.encode(text, add_special_tokens=False)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         text: str = self._hf.decode(
@@ -118,8 +134,16 @@ class Tokenizer:
         """Token ids of `chat_text`."""
         return self.encode(self.chat_text(messages, **options), add_special_tokens=False)
 
-    def encode_to(self, text: str, ends: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Token ids of `text`, and for each of `ends`, in characters, how many leading tokens lie wholly before it."""
+    def encode_to(self, text: str, ends: Sequence[int], namespace: str) -> tuple[list[int], list[int]]:
+        """As `encode_chat`, and for each of `ends`, in characters, how many leading tokens lie wholly before it."""
+        if self._pieces is None:
+            return self._encode_to(text, ends)
+        spans = [self._pieces.piece_at(text, end) for end in ends]
+        before = [len(self.encode_chat(text[: span.start], namespace)) for span in spans]
+        inside = [self._encode_to(text[span], [end - span.start])[1][0] for span, end in zip(spans, ends, strict=True)]
+        return self.encode_chat(text, namespace), list(map(add, before, inside))
+
+    def _encode_to(self, text: str, ends: Sequence[int]) -> tuple[list[int], list[int]]:
         encoding = self._hf(text, add_special_tokens=False, return_offsets_mapping=True)
         ids: list[int] = encoding["input_ids"]
         spans: list[tuple[int, int]] = encoding["offset_mapping"]

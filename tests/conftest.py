@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import torch
 
 from openai_kv import model_store
 from openai_kv.config import default_home
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton asks when a kernel is defined
 
 
 @pytest.fixture(scope="session")

@@ -95,6 +95,6 @@ def test_tokens_wholly_before_an_end(trim_offsets: bool) -> None:
     backend.post_processor = processors.ByteLevel(trim_offsets=trim_offsets)
     tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
     text = "x.\n\n    é a"
-    ids, counts = tokenizer.encode_to(text, range(len(text) + 1))
+    ids, counts = tokenizer.encode_to(text, range(len(text) + 1), "")
     assert tokenizer.token_strs(ids) == ["x", ".ĊĊ", "ĠĠ", "ĠĠ", "Ã", "©", "Ġa"]
     assert counts == [0, 1, 1, 1, 2, 2, 3, 3, 4, 6, 6, 7]

@@ -24,10 +24,35 @@ def byte_level_tokenizer(
     vocabulary: Sequence[str], chat_template: str | None = None, specials: Sequence[str] = ()
 ) -> Tokenizer:
     """Ids as in `vocabulary`, which is written in the byte-level alphabet, then the special tokens, `specials` last."""
+    return Tokenizer(byte_level(vocabulary, chat_template, specials))
+
+
+class CountingTokenizer(Tokenizer):
+    """Bytes as tokens, with a cache for chats; `texts` are those it really had to tokenize."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        vocabulary = sorted(pre_tokenizers.ByteLevel.alphabet())
+        super().__init__(byte_level(vocabulary, CHAT_TEMPLATE), cache_bytes=1 << 20)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        self.texts.append(text)
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+    def taken(self) -> str:
+        """What was tokenized since the last call."""
+        text = "".join(self.texts)
+        self.texts.clear()
+        return text
+
+
+def byte_level(
+    vocabulary: Sequence[str], chat_template: str | None = None, specials: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     backend = BackendTokenizer(models.BPE(vocab={token: index for index, token in enumerate(vocabulary)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([*SPECIALS, *specials])
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<|endoftext|>", eos_token="<|im_end|>")
     fast.chat_template = chat_template
-    return Tokenizer(fast)
+    return fast

@@ -10,11 +10,9 @@ from llguidance import LLMatcher
 
 from openai_kv.grammar.cost import MAX_SIZE, MAX_STATES, Measure, counting_states
 from openai_kv.grammar.dates import with_real_dates
+from openai_kv.grammar.open_values import bound_open_values
+from openai_kv.grammar.subschemas import LISTS, OF_SCHEMAS, SCHEMAS, Schema
 
-Schema = Mapping[str, Any]
-OF_SCHEMAS = frozenset({"properties", "$defs", "definitions"})  # objects whose values are schemas
-LISTS = frozenset({"prefixItems", "anyOf"})
-SCHEMAS = frozenset({"items", "additionalProperties"})
 WHOLE_NUMBERS = frozenset({"minItems", "maxItems", "minLength", "maxLength"})
 ASSERTIONS = WHOLE_NUMBERS | {
     "type", "required", "enum", "const", "$ref", "pattern", "format", "minimum", "maximum", "exclusiveMinimum",
@@ -44,7 +42,7 @@ class SchemaLimits:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSchema:
-    """`schema` has nothing in it that can't be enforced; `unenforced` are the paths of what was left out."""
+    """`schema`: nothing in it that can't be enforced, open values bounded; `unenforced`: paths of what was left out."""
 
     schema: Schema
     unenforced: tuple[str, ...]
@@ -60,6 +58,8 @@ def check_schema(schema: Schema, limits: SchemaLimits) -> CheckedSchema:
     check_form(schema)
     reader = SchemaReader()
     enforced = reader.read(schema, "")
+    if not reader.unenforced:  # else what looks open may be spelled out in what was left out
+        enforced = bound_open_values(enforced)
     if Measure(enforced).total() > MAX_SIZE:
         raise SchemaError("combines too many alternatives")
     return CheckedSchema(enforced, tuple(reader.unenforced))

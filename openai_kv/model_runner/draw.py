@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openai_kv.model_runner.transfer import to_device
+
 GROUP = 256
 _MASK = 2**64 - 1
 
@@ -24,7 +26,7 @@ def draw(probabilities: Tensor, names: Sequence[tuple[int, int]]) -> Tensor:
     padded = torch.nn.functional.pad(probabilities, (0, num_groups * GROUP - vocab_size))
     grouped = padded.view(rows, num_groups, GROUP)
     noise = np.stack([_exponentials(seed, number, num_groups + GROUP) for seed, number in names])
-    race = torch.from_numpy(noise).to(probabilities.device)
+    race = to_device(noise, torch.float32, probabilities.device)
     group = (grouped.sum(-1) / race[:, :num_groups]).argmax(-1)
     inside = grouped[torch.arange(rows, device=group.device), group]
     return group * GROUP + (inside / race[:, num_groups:]).argmax(-1)

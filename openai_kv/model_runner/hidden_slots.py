@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from openai_kv.model_runner.transfer import to_device
+
 
 class HiddenSlots:
     """`num_slots` rows of `hidden_size`, allocated once; who holds which slot is the cache's business."""
@@ -21,4 +23,4 @@ class HiddenSlots:
         self._states[self._index(slots)] = states
 
     def _index(self, slots: Sequence[int]) -> Tensor:
-        return torch.tensor(slots, dtype=torch.int64, device=self._states.device)
+        return to_device(slots, torch.int64, self._states.device)

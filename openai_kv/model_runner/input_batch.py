@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openai_kv.model_runner.attention.metadata import AttentionMetadata
+from openai_kv.model_runner.transfer import to_device
 from openai_kv.outputs import ScheduledRequest
 
 
@@ -26,7 +27,7 @@ class InputBatch:
         """Every request must have rows."""
 
         def tensor(array: NDArray[np.integer], dtype: torch.dtype = torch.int64) -> Tensor:
-            return torch.from_numpy(array).to(device, dtype)
+            return to_device(array, dtype, device)
 
         lens = np.array([len(request.token_ids) for request in requests])
         computed = np.array([request.num_computed_tokens for request in requests])

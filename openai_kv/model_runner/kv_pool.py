@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from openai_kv.model_runner.attention.backend import LayerCache
+from openai_kv.model_runner.transfer import to_device
 from openai_kv.outputs import BlockCopy
 
 
@@ -32,7 +33,10 @@ def token_bytes(shapes: Sequence[LayerShape], dtype: torch.dtype) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KVPool:
-    """Per layer K and V `(num_blocks, n_kv_heads, block_size, head_dim)`; block ids index the first dimension."""
+    """Per layer K and V `(num_blocks, n_kv_heads, block_size, head_dim)`; block ids index the first dimension.
+
+    There may be blocks beyond `num_blocks`, which the cache doesn't know of.
+    """
 
     layers: tuple[LayerCache, ...]
     num_blocks: int
@@ -47,11 +51,12 @@ class KVPool:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
+        spare_blocks: int = 0,
     ) -> "KVPool":
         """Zeros; on the CPU the system commits a block's memory when it is first written."""
 
         def zeros(shape: LayerShape, dim: int) -> Tensor:
-            return _zeros((num_blocks, shape.num_kv_heads, block_size, dim), dtype, torch.device(device))
+            return _zeros((num_blocks + spare_blocks, shape.num_kv_heads, block_size, dim), dtype, torch.device(device))
 
         layers = tuple(LayerCache(zeros(shape, shape.key_dim), zeros(shape, shape.value_dim)) for shape in shapes)
         return cls(layers, num_blocks, block_size)
@@ -66,7 +71,7 @@ class KVPool:
 
     @property
     def block_bytes(self) -> int:
-        return self.nbytes // self.num_blocks
+        return sum(layer.key[0].nbytes + layer.value[0].nbytes for layer in self.layers)
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         """Do all copies as if every source were read before any target is written.
@@ -77,8 +82,8 @@ class KVPool:
         if not copies:
             return
         device = self.layers[0].key.device
-        sources = torch.tensor([copy.source for copy in copies], device=device)
-        targets = torch.tensor([copy.target for copy in copies], device=device)
+        sources = to_device([copy.source for copy in copies], torch.int64, device)
+        targets = to_device([copy.target for copy in copies], torch.int64, device)
         for layer in self.layers:
             for blocks in (layer.key, layer.value):
                 blocks[targets] = blocks[sources]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from openai_kv.model_runner.transfer import to_device
 from openai_kv.request import TokenLogprobs
 
 FLOOR = -9999.0
@@ -17,7 +18,7 @@ def token_logprobs(logits: Tensor, token_ids: Sequence[int], counts: Sequence[in
     Of equals the lower id comes first. `counts`: how many of the most likely each row wants.
     """
     logits = logits.float()
-    tokens = torch.tensor(token_ids, device=logits.device)[:, None]
+    tokens = to_device(token_ids, torch.int64, logits.device)[:, None]
     own = logits.gather(-1, tokens)
     total = logits.logsumexp(-1, keepdim=True)
     best = _best(logits, min(max(counts), logits.shape[-1]))

@@ -19,6 +19,7 @@ from openai_kv.model_runner.fingerprint import fingerprint
 from openai_kv.model_runner.fused.choice import brgemm_rows
 from openai_kv.model_runner.fused.optimize import optimize
 from openai_kv.model_runner.fused.quantize import quantize
+from openai_kv.model_runner.graphs import CudaRecorder, DecodeGraphs, GraphLimits, Record, record_decode
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_pool import KVPool, token_bytes
@@ -30,8 +31,11 @@ from openai_kv.model_runner.probe import ModelShapes, check, check_invariant, me
 from openai_kv.model_runner.sampler import Sampler, SamplingRow
 from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.model_runner.sizing import max_model_len_of, num_blocks_of
+from openai_kv.model_runner.transfer import to_device
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import TokenLogprobs
+
+LEADING_BLOCKS = 32  # few, as sorting costs time in each step
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,18 @@ class _Sampled:
 class ModelRunner:
     """The model, its KV pool and its hidden slots; between steps nothing else is kept."""
 
-    def __init__(self, model: CausalLM, backend: AttentionBackend, name: str, settings: RunnerSettings) -> None:
-        """`model` lies on its device. Raises ModelLoadError if our attention doesn't compute what its own does."""
+    def __init__(
+        self,
+        model: CausalLM,
+        backend: AttentionBackend,
+        name: str,
+        settings: RunnerSettings,
+        record: Record | None = None,
+    ) -> None:
+        """`model` lies on its device; `record`: how decode steps are recorded, None: not at all.
+
+        Raises ModelLoadError if our attention doesn't compute what its own does.
+        """
         shapes = measure(model)
         check(model, backend)
         self.model, self.backend = model, backend
@@ -64,11 +78,13 @@ class ModelRunner:
             block_size=settings.block_size,
             dtype=dtype,
             device=self.device,
+            spare_blocks=int(record is not None),
         )
         self.sampler = Sampler(model.eos_token_ids)
         self.info = _info(model, shapes, backend, name, settings, self.kv_pool)
         self._needs_attention = settings.needs_attention
         self._reads = AttentionReads.of(shapes.layers, shapes.windows, dtype)
+        self._graphs = self._record(record, settings.max_num_seqs) if record else None
 
     @classmethod
     def load(cls, path: Path, name: str, settings: RunnerSettings) -> "ModelRunner":
@@ -76,13 +92,20 @@ class ModelRunner:
         device = resolve_device(settings.device)
         model = load_model(path, dtype=settings.dtype, device=device, trust_remote_code=settings.trust_remote_code)
         invariant = settings.batch_invariant
-        backend = select_backend(settings.attention_backend, device, settings.cache_dir, batch_invariant=invariant)
+        backend = select_backend(
+            settings.attention_backend,
+            device,
+            settings.cache_dir,
+            batch_invariant=invariant,
+            block_size=settings.block_size,
+        )
         if settings.optimize and isinstance(backend, CpuBackend):
             model = optimize(model, 0 if invariant else brgemm_rows())
         if settings.quantization != "none":
             model = quantize(model, settings.quantization)
         return_freed()
-        runner = cls(model, backend, name, settings)
+        record = CudaRecorder() if device.type == "cuda" and settings.cuda_graphs else None
+        runner = cls(model, backend, name, settings, record)
         if invariant:
             check_invariant(model, backend)
         return runner
@@ -92,14 +115,13 @@ class ModelRunner:
         """Copies, then the rows' forward pass, then what each request wants of them: a token, its part of a vector."""
         self.kv_pool.copy(scheduled.copies)
         rows = self._read_slots(scheduled.requests)
-        running = [request for request in scheduled.requests if request.token_ids]
+        running = sorted((request for request in scheduled.requests if request.token_ids), key=_leading_blocks)
         if not running:
             sampled, pooled = self._sample(scheduled.requests, rows), pool(scheduled.requests, rows)
             return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs, pooled=pooled)
         batch = InputBatch.build(running, self.kv_pool.block_size, self.device)
         mass = self._new_mass()
-        step = PagedStep(self.backend, self.kv_pool, batch.metadata, mass)
-        states = self.model.hidden_states(batch.token_ids, batch.positions, step)
+        states = self._forward(batch, mass)
         self._write_slots(running, states[batch.last_rows])
         rows |= _by_request(running, states)
         sampled = self._sample(scheduled.requests, rows)
@@ -112,6 +134,25 @@ class ModelRunner:
             pool(scheduled.requests, rows),
         )
 
+    def _forward(self, batch: InputBatch, mass: Tensor | None) -> Tensor:
+        """The final hidden states [T, hidden_size]."""
+        if self._graphs is not None and mass is None and self._graphs.takes(batch):
+            return self._graphs.forward(batch)
+        return self._run_layers(batch, mass)
+
+    def _run_layers(self, batch: InputBatch, mass: Tensor | None = None) -> Tensor:
+        step = PagedStep(self.backend, self.kv_pool, batch.metadata, mass)
+        return self.model.hidden_states(batch.token_ids, batch.positions, step)
+
+    def _record(self, record: Record, max_rows: int) -> DecodeGraphs | None:
+        """None where steps have to be run: attention then goes by more than tensors, or its mass is wanted."""
+        plain = self.kv_pool.layers[0].key.dtype.is_floating_point
+        if self._needs_attention or not (self.backend.replayable and plain):
+            return None
+        scratch_block = self.kv_pool.num_blocks  # the spare one
+        limits = GraphLimits(max_rows, self.info.max_model_len, self.kv_pool.block_size, scratch_block)
+        return record_decode(self._run_layers, limits, self.device, record)
+
     def _new_mass(self) -> Tensor | None:
         if not self._needs_attention:
             return None
@@ -120,11 +161,15 @@ class ModelRunner:
     def _read_slots(self, requests: Sequence[ScheduledRequest]) -> dict[str, Tensor]:
         """Of each exact hit the stored state, as its only row [1, hidden_size]."""
         hits = {request.request_id: request.hidden_slot for request in requests if request.hidden_slot is not None}
+        if not hits:
+            return {}
         return dict(zip(hits, self.hidden_slots.read(list(hits.values()))[:, None], strict=True))
 
     def _write_slots(self, running: Sequence[ScheduledRequest], states: Tensor) -> None:
         stores = {row: request.store_slot for row, request in enumerate(running) if request.store_slot is not None}
-        self.hidden_slots.write(list(stores.values()), states[list(stores)])
+        if stores:
+            chosen = states[to_device(list(stores), torch.int64, self.device)]
+            self.hidden_slots.write(list(stores.values()), chosen)
 
     def _sample(self, requests: Sequence[ScheduledRequest], rows: Mapping[str, Tensor]) -> _Sampled:
         chosen = [request for request in requests if request.samples]
@@ -132,7 +177,7 @@ class ModelRunner:
             return _Sampled()
         logits = self.model.logits(torch.stack([rows[request.request_id][-1] for request in chosen]))
         asking = [row for row, request in enumerate(chosen) if request.params.logprobs is not None]
-        raw = logits[asking]  # a copy: the sampler writes over its logits
+        raw = logits[to_device(asking, torch.int64, self.device)]  # a copy: the sampler writes over its logits
         tokens = self.sampler.sample(logits, [_sampling_row(request) for request in chosen])
         token_ids = {request.request_id: token for request, token in zip(chosen, tokens, strict=True)}
         return _Sampled(token_ids, _of_sampled(raw, [chosen[row] for row in asking], token_ids))
@@ -154,6 +199,11 @@ class ModelRunner:
             logits = self.model.logits(states[start : start + len(part)])
             found += token_logprobs(logits, part, [request.prompt_logprobs] * len(part))
         return found
+
+
+def _leading_blocks(request: ScheduledRequest) -> tuple[int, ...]:
+    """Requests that begin with the same blocks come one after another: attention reads these once for all of them."""
+    return tuple(request.block_ids[:LEADING_BLOCKS])
 
 
 def _by_request(running: Sequence[ScheduledRequest], states: Tensor) -> dict[str, Tensor]:

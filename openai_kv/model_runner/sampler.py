@@ -9,6 +9,7 @@ from torch import Tensor
 
 from openai_kv.model_runner.draw import draw
 from openai_kv.model_runner.token_mask import mask_logits
+from openai_kv.model_runner.transfer import to_device
 from openai_kv.model_runner.truncation import Truncation, truncate
 from openai_kv.request import SamplingParams, TokenConstraint
 
@@ -67,15 +68,15 @@ class Sampler:
         if params.frequency_penalty or params.presence_penalty:
             _penalize_output(logits, row)
         if params.logit_bias:
-            logits[_ids(logits, list(params.logit_bias))] += logits.new_tensor(list(params.logit_bias.values()))
+            logits[_ids(logits, list(params.logit_bias))] += _floats(logits, list(params.logit_bias.values()))
 
     def _mask_ends(self, logits: Tensor, row: SamplingRow) -> None:
         """What would end the output, unless a grammar leaves nothing else."""
         ends = _ids(logits, sorted(self.eos_token_ids.union(row.params.stop_token_ids)))
         before = logits[ends]
         logits[ends] = float("-inf")
-        if row.constraint is not None and bool(logits.isneginf().all()):
-            logits[ends] = before
+        if row.constraint is not None:
+            logits[ends] = torch.where(logits.isneginf().all(), before, float("-inf"))
 
 
 def _choose(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
@@ -86,12 +87,17 @@ def _choose(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
     else:
         tokens = logits.argmax(-1)  # of equals the lowest id
         if drawn:
-            tokens[drawn] = _draw_rows(logits[drawn], [rows[index] for index in drawn])
+            index = _ids(logits, drawn)
+            tokens[index] = _draw_rows(logits[index], [rows[row] for row in drawn])
     return [int(token) for token in tokens.tolist()]
 
 
-def _ids(logits: Tensor, token_ids: Sequence[int]) -> Tensor:
-    return torch.tensor(token_ids, dtype=torch.int64, device=logits.device)
+def _ids(logits: Tensor, numbers: Sequence[int]) -> Tensor:
+    return to_device(numbers, torch.int64, logits.device)
+
+
+def _floats(logits: Tensor, numbers: Sequence[float]) -> Tensor:
+    return to_device(numbers, logits.dtype, logits.device)
 
 
 def _penalize_repetition(logits: Tensor, row: SamplingRow) -> None:
@@ -105,12 +111,13 @@ def _penalize_output(logits: Tensor, row: SamplingRow) -> None:
     """OpenAI's frequency and presence penalties, over the output."""
     seen, counts = np.unique(np.asarray(row.output_token_ids, dtype=np.int64), return_counts=True)
     penalty = row.params.frequency_penalty * counts + row.params.presence_penalty
-    logits[_ids(logits, seen.tolist())] -= logits.new_tensor(penalty.tolist())
+    logits[_ids(logits, seen.tolist())] -= _floats(logits, penalty.tolist())
 
 
 def _draw_rows(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    logits /= logits.new_tensor([row.params.temperature for row in rows])[:, None]
+    logits /= _floats(logits, [row.params.temperature for row in rows])[:, None]
     cut = [index for index, row in enumerate(rows) if Truncation.wanted(row.params)]
     if cut:
-        logits[cut] = truncate(logits[cut], Truncation.of([rows[index].params for index in cut], logits))
+        index = _ids(logits, cut)
+        logits[index] = truncate(logits[index], Truncation.of([rows[row].params for row in cut], logits))
     return draw(logits.softmax(-1), [row.draw_name for row in rows])

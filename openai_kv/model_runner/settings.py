@@ -14,7 +14,7 @@ class RunnerSettings:
     `max_model_len` None: the model's. `max_pinned_fraction` of the blocks may be taken for
     good, so no request may need them. `cache_dir`: for built operators. `optimize`: exchange modules for faster ones
     where there are any. `batch_invariant`: a row's result depends on nothing else in its step. `quantization` of the
-    weights: none, int8 or int4.
+    weights: none, int8 or int4. `cuda_graphs`: on CUDA decode steps are recorded once and replayed.
     """
 
     dtype: str = "auto"
@@ -35,3 +35,4 @@ class RunnerSettings:
     optimize: bool = True
     batch_invariant: bool = False
     quantization: str = "none"
+    cuda_graphs: bool = True

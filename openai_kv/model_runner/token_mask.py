@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from openai_kv.model_runner.transfer import to_device
 from openai_kv.request import TokenConstraint
 
 
@@ -16,8 +17,9 @@ def mask_logits(logits: Tensor, constraints: Sequence[TokenConstraint | None]) -
         return
     packed = np.stack([np.frombuffer(constraints[row].mask(), np.uint8) for row in rows])  # type: ignore[union-attr]
     bits = np.unpackbits(packed, axis=1, bitorder="little")[:, : logits.shape[-1]]
-    ruled_out = torch.from_numpy(bits == 0).to(logits.device)
+    ruled_out = to_device(bits == 0, torch.bool, logits.device)
     if len(rows) == len(constraints):
         logits.masked_fill_(ruled_out, float("-inf"))
     else:
-        logits[rows] = logits[rows].masked_fill(ruled_out, float("-inf"))
+        index = to_device(rows, torch.int64, logits.device)
+        logits[index] = logits[index].masked_fill(ruled_out, float("-inf"))

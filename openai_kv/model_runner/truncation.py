@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from openai_kv.model_runner.transfer import to_device
 from openai_kv.request import SamplingParams
 
 FIRST_TRY = 256  # sorting the top of a row is far cheaper than sorting all of it, and nearly always enough
@@ -31,9 +32,9 @@ class Truncation:
         vocab_size = logits.shape[-1]
         top_k = [row.top_k if 0 < row.top_k < vocab_size else vocab_size for row in params]
         return cls(
-            torch.tensor(top_k, device=logits.device)[:, None],
-            logits.new_tensor([row.top_p for row in params])[:, None],
-            logits.new_tensor([row.min_p for row in params])[:, None],
+            to_device(top_k, torch.int64, logits.device)[:, None],
+            to_device([row.top_p for row in params], logits.dtype, logits.device)[:, None],
+            to_device([row.min_p for row in params], logits.dtype, logits.device)[:, None],
         )
 
 
@@ -43,6 +44,8 @@ def truncate(logits: Tensor, truncation: Truncation) -> Tensor:
     Among equal logits the lower ids come first. top_p works on the distribution that top_k left, min_p compares with
     the most likely token, which none of them drops.
     """
+    if logits.device.type != "cpu":  # which rows are undecided only the device knows: asking would wait for it
+        return _truncate_sorted(logits, truncation)
     kept = torch.full_like(logits, float("-inf"))
     candidates = _top(logits, FIRST_TRY)
     count = _num_kept(candidates.logits, logits, truncation)

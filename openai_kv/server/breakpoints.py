@@ -25,13 +25,13 @@ class MarkedPrompt:
     places: tuple[Place, ...] = ()
 
 
-def render_marked(tokenizer: Tokenizer, body: Mapping[str, Any], marks: Sequence[Mark]) -> MarkedPrompt:
+def render_marked(tokenizer: Tokenizer, body: Mapping[str, Any], marks: Sequence[Mark], namespace: str) -> MarkedPrompt:
     """The chat template over `body`'s messages, with the places of `marks`; raises TemplateError."""
     if not marks:
-        return MarkedPrompt(render_messages(tokenizer, body))
+        return MarkedPrompt(render_messages(tokenizer, body, namespace))
     text = chat_text(tokenizer, body)
     places = locate(tokenizer, body, marks, text)
-    token_ids, counts = tokenizer.encode_to(text, [place for place in places if place is not None])
+    token_ids, counts = tokenizer.encode_to(text, [place for place in places if place is not None], namespace)
     known = iter(counts)
     ends = (None if place is None else next(known) for place in places)
     return MarkedPrompt(token_ids, tuple(map(Place, marks, ends)))

@@ -10,7 +10,7 @@ from openai_kv.server.breakpoints import MarkedPrompt, render_marked
 from openai_kv.server.call import Call
 from openai_kv.server.chat_output import ChatOutput, chat_grammar, plan_output
 from openai_kv.server.chat_reply import ChatReply
-from openai_kv.server.generation import Generation, choices_of, engine_request, new_id
+from openai_kv.server.generation import Generation, cache_namespace, choices_of, engine_request, new_id
 from openai_kv.server.messages import count_turns
 from openai_kv.server.prompts import Prompt, check_template_options
 from openai_kv.server.protocol import chat_body, check_stream
@@ -71,7 +71,7 @@ async def carry_out(call: Call, body: Mapping[str, Any], plan: Plan, reply: Chat
 
 def prepare(call: Call, body: Mapping[str, Any]) -> tuple[MarkedPrompt, ChatOutput, Grammar | None]:
     """The prompt, how the output is read, and what it is held to; for worker threads."""
-    marked = render_marked(call.context.get_tokenizer(), body, call.notes.marks)
+    marked = render_marked(call.context.get_tokenizer(), body, call.notes.marks, cache_namespace(call, body))
     output = plan_output(call, body, marked.token_ids)
     return marked, output, chat_grammar(call, body, output)
 

@@ -9,7 +9,7 @@ from openai_kv.outputs import RequestOutput
 from openai_kv.server.breakpoints import MarkedPrompt, render_marked
 from openai_kv.server.call import Call
 from openai_kv.server.envelope import encode
-from openai_kv.server.generation import Generation, engine_request, new_id
+from openai_kv.server.generation import Generation, cache_namespace, engine_request, new_id
 from openai_kv.server.logprobs import LogprobFormat
 from openai_kv.server.messages import count_turns
 from openai_kv.server.parts import Part
@@ -53,7 +53,7 @@ async def generate(call: Call) -> None:
 def to_token_ids(call: Call, body: Mapping[str, Any], source: str) -> MarkedPrompt:
     tokenizer = call.context.get_tokenizer()
     if source == "messages":
-        return render_marked(tokenizer, body, call.notes.marks)
+        return render_marked(tokenizer, body, call.notes.marks, cache_namespace(call, body))
     return MarkedPrompt(encode_prompt(tokenizer, body[source], body))
 
 

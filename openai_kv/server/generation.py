@@ -33,6 +33,10 @@ def session_of(call: Call, body: Mapping[str, Any]) -> str | None:
     return hint
 
 
+def cache_namespace(call: Call, body: Mapping[str, Any]) -> str:
+    return call.authenticator.namespace(call.key, body.get("cache_salt"))
+
+
 def engine_request(
     call: Call,
     body: Mapping[str, Any],
@@ -49,7 +53,7 @@ def engine_request(
     info = RequestInfo(
         request_id=request_id,
         num_prompt_tokens=len(prompt),
-        namespace=call.authenticator.namespace(call.key, body.get("cache_salt")),
+        namespace=cache_namespace(call, body),
         session_id=session_of(call, body),
         kind=kind,
         turn=turn,

@@ -13,7 +13,7 @@ from openai_kv.metrics import PinRecord
 from openai_kv.request import PinOrder, RequestInfo, Retention, SamplingParams
 from openai_kv.server.auth import Key
 from openai_kv.server.call import Call
-from openai_kv.server.generation import Generation
+from openai_kv.server.generation import Generation, cache_namespace
 from openai_kv.server.messages import count_turns
 from openai_kv.server.prompts import check_template_options, encode_prompt, render_messages
 from openai_kv.server.protocol import exactly_one, pin_body
@@ -52,7 +52,7 @@ def key_of(call: Call, body: Mapping[str, Any]) -> Key | None:
 def to_token_ids(call: Call, body: Mapping[str, Any], source: str) -> list[int]:
     tokenizer = call.context.get_tokenizer()
     if source == "messages":
-        return render_messages(tokenizer, {**body, "add_generation_prompt": False})
+        return render_messages(tokenizer, {**body, "add_generation_prompt": False}, cache_namespace(call, body))
     return encode_prompt(tokenizer, body[source], body)
 
 

@@ -35,9 +35,9 @@ def check_template_options(body: Mapping[str, Any]) -> None:
             raise excluded(f"Parameter '{name}' needs 'messages'.", name)
 
 
-def render_messages(tokenizer: Tokenizer, body: Mapping[str, Any]) -> list[int]:
+def render_messages(tokenizer: Tokenizer, body: Mapping[str, Any], namespace: str) -> list[int]:
     """The model's chat template over `body`'s messages; raises TemplateError."""
-    return tokenizer.encode(chat_text(tokenizer, body), add_special_tokens=False)
+    return tokenizer.encode_chat(chat_text(tokenizer, body), namespace)
 
 
 def chat_text(tokenizer: Tokenizer, body: Mapping[str, Any]) -> str:

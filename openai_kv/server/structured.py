@@ -5,7 +5,8 @@ from typing import Any
 
 from openai_kv.errors import ParameterError
 from openai_kv.grammar.lark import ANY_OBJECT, Lark
-from openai_kv.grammar.schema import Schema, SchemaError, SchemaLimits, check_schema
+from openai_kv.grammar.schema import SchemaError, SchemaLimits, check_schema
+from openai_kv.grammar.subschemas import Schema
 from openai_kv.parsing.grammars import OutputGrammar
 from openai_kv.request import Grammar
 from openai_kv.server.call import Call

@@ -6,9 +6,9 @@ from typing import Any
 
 from openai_kv.server.call import Call
 from openai_kv.server.envelope import encode
+from openai_kv.server.generation import cache_namespace
 from openai_kv.server.prompts import check_template_options, render_messages
 from openai_kv.server.protocol import detokenize_body, exactly_one, tokenize_body
-from openai_kv.tokenizer import Tokenizer
 
 
 async def tokenize(call: Call) -> None:
@@ -16,13 +16,14 @@ async def tokenize(call: Call) -> None:
     exactly_one(body, "prompt", "messages")
     check_template_options(body)
     max_model_len = call.context.engine.info.max_model_len
-    content = await asyncio.to_thread(lambda: encode(tokens_of(call.context.get_tokenizer(), body, max_model_len)))
+    content = await asyncio.to_thread(lambda: encode(tokens_of(call, body, max_model_len)))
     await call.answer_bytes(content)
 
 
-def tokens_of(tokenizer: Tokenizer, body: Mapping[str, Any], max_model_len: int) -> dict[str, Any]:
+def tokens_of(call: Call, body: Mapping[str, Any], max_model_len: int) -> dict[str, Any]:
+    tokenizer = call.context.get_tokenizer()
     if "messages" in body:
-        tokens = render_messages(tokenizer, body)
+        tokens = render_messages(tokenizer, body, cache_namespace(call, body))
     else:
         tokens = tokenizer.encode(body["prompt"], add_special_tokens=body.get("add_special_tokens", True))
     strs = tokenizer.token_strs(tokens) if body.get("return_token_strs") else None

@@ -17,16 +17,18 @@ def test_what_can_be_enforced_stays_and_annotations_go() -> None:
         "title": "T",
         "type": "object",
         "properties": {"title": {"type": "string", "maxLength": 5.0}, "not": {"$ref": "#/$defs/x"}},
-        "$defs": {"x": {"anyOf": [{"const": {"not": 1}}, True]}},
+        "$defs": {"x": {"anyOf": [{"const": {"not": 1}}, False]}},
         "required": ["title"],
+        "additionalProperties": False,
     }
     checked = check(schema)
     assert checked.unenforced == ()
     assert checked.schema == {
         "type": "object",
         "properties": {"title": {"type": "string", "maxLength": 5}, "not": {"$ref": "#/$defs/x"}},
-        "$defs": {"x": {"anyOf": [{"const": {"not": 1}}, True]}},
+        "$defs": {"x": {"anyOf": [{"const": {"not": 1}}, False]}},
         "required": ["title"],
+        "additionalProperties": False,
     }
 
 

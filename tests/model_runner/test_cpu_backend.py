@@ -15,6 +15,10 @@ CASES = {
     "splits": Case(queries=(1, 2, 30), contexts=(1500, 600, 1100)),
     "a long prompt": Case(heads=4, kv_heads=2, dim=32, queries=(700,), contexts=(713,)),
     "shared blocks": Case(queries=(1, 1, 4, 9), contexts=(70, 90, 45, 100), shared=2),
+    "a shared prefix": Case(queries=(1, 1, 1, 5, 1, 1), contexts=(400, 500, 333, 420, 330, 700), shared=20),
+    "a shared prefix in splits": Case(sinks=True, queries=(1,) * 23, contexts=(1300,) * 20 + (1500,) * 3, shared=75),
+    "shared, odd head_dim": Case(heads=6, kv_heads=3, dim=23, queries=(1,) * 4, contexts=(301,) * 4, shared=18),
+    "shared, blocks of 7": Case(block_size=7, softcap=5.0, queries=(1,) * 9, contexts=(400,) * 9, shared=45),
     "one head each": Case(heads=4, kv_heads=4, dim=80, queries=(1, 33), contexts=(50, 64)),
     "one kv head": Case(heads=12, kv_heads=1, dim=96, queries=(1, 7), contexts=(129, 40)),
     "group of 7": Case(heads=14, kv_heads=2, dim=128, queries=(1, 1, 12), contexts=(33, 90, 30)),
@@ -71,6 +75,31 @@ def test_writes_exactly_the_steps_rows(backend: CpuBackend, dtype: torch.dtype) 
     for cache, rows, actual in zip(expected, (step.key, step.value), (step.layer.key, step.layer.value), strict=True):
         cache[slots // size, :, slots % size] = rows
         assert torch.equal(cache.nan_to_num(7), actual.nan_to_num(7))
+
+
+@pytest.mark.parametrize(
+    ("queries", "contexts", "shared", "group", "expected"),
+    [
+        ((1, 1, 1), (400, 500, 321), 20, 3, [[0, 3, 320]]),
+        ((1, 1, 1), (400, 500, 320), 20, 3, [[0, 3, 256]]),  # each keeps its last position to itself
+        ((1, 1), (400, 500), 15, 3, []),
+        ((1, 5, 1, 1), (400,) * 4, 20, 3, [[2, 2, 320]]),
+        ((1,) * 23, (400,) * 23, 19, 3, [[0, 21, 256], [21, 2, 256]]),  # 64 lanes
+        ((1, 1), (400, 400), 20, 64, []),
+    ],
+)
+def test_neighbours_share_what_they_begin_with(
+    backend: CpuBackend,
+    queries: tuple[int, ...],
+    contexts: tuple[int, ...],
+    shared: int,
+    group: int,
+    expected: list[list[int]],
+) -> None:
+    del backend  # loads the operators
+    tables = make_step(Case(queries=queries, contexts=contexts, shared=shared), torch.float32).metadata
+    where = tables.block_tables, tables.query_starts, tables.context_lens
+    assert torch.ops.openai_kv.shared_prefixes(*where, 16, group).tolist() == expected
 
 
 def test_a_request_does_not_depend_on_its_batch_or_the_threads(backend: CpuBackend) -> None:

@@ -28,8 +28,8 @@ def before(tokenizer: Tokenizer, *contents: object) -> list[str | None]:
         for index, content in enumerate(contents)
     ]
     body = {"messages": messages}
-    marked = render_marked(tokenizer, body, notes.marks)
-    assert marked.token_ids == render_marked(tokenizer, body, []).token_ids
+    marked = render_marked(tokenizer, body, notes.marks, "")
+    assert marked.token_ids == render_marked(tokenizer, body, [], "").token_ids
     assert [place.mark for place in marked.places] == notes.marks
     ends = [place.num_tokens for place in marked.places]
     return [

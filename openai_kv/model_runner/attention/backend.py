@@ -36,9 +36,14 @@ class AttentionOptions:
 
 
 class AttentionBackend(Protocol):
-    """Causal attention of packed rows over the blocks of their requests."""
+    """Causal attention of packed rows over the blocks of their requests.
+
+    `replayable`: goes by the tensors of the metadata, and by its host numbers only as upper bounds; so a recorded call
+    is right for other steps of as many rows.
+    """
 
     name: str
+    replayable: bool
 
     def forward(
         self,

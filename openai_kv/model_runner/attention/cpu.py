@@ -18,6 +18,7 @@ class CpuBackend:
     """
 
     name = "cpu"
+    replayable = True
 
     def __init__(self, operator: Callable[..., Tensor], width: int = 0, *, batch_invariant: bool = False) -> None:
         self.operator = operator

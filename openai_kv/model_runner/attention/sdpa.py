@@ -14,6 +14,7 @@ class SdpaBackend:
     K and V per query head is made, and no kernel has to know about grouped queries."""
 
     name = "sdpa"
+    replayable = False
 
     def __init__(self) -> None:
         self._metadata: AttentionMetadata | None = None

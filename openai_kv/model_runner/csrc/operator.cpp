@@ -11,6 +11,7 @@
 #include "linear_operators.h"
 #include "quantized_operators.h"
 #include "row_operators.h"
+#include "shared.h"
 #include "step.h"
 
 namespace openai_kv {
@@ -19,17 +20,21 @@ namespace {
 constexpr int kSplit = 8 * kTile;  // a request with few rows is cut into this many positions, whatever the batch is
 constexpr int kSplitLanes = 4 * kMaxLanes;
 
-// Some lanes, the part of the context they see, and where their partials lie, one per split.
+// Some lanes, the part of the context they see, and where their partials lie: one per split, then one for each split of
+// what is shared.
 struct Job {
   Lanes lanes;
   int begin, end, split, splits;
-  int64_t memory;
+  int shared = 0;
+  int64_t memory = 0;
+
+  int partials() const { return splits + shared; }
 };
 
 Job make_job(const Step& step, const Lanes& lanes, bool few_rows) {
   int begin = step.first_seen(lanes), end = step.end_seen(lanes);
   int split = few_rows ? kSplit : end;
-  return {lanes, begin, end, split, (end - 1) / split - begin / split + 1, 0};
+  return {lanes, begin, end, split, (end - 1) / split - begin / split + 1};
 }
 
 // `by_row`: each row is a piece of work like that of a request with one row, whatever rows come with it.
@@ -60,30 +65,92 @@ struct Scratch {
   float* of_this_thread() const { return memory.data_ptr<float>() + at::get_thread_num() * stride; }
 };
 
+// The lanes of several requests on positions that all of them see: split number `split` of one head. `jobs` are theirs, in
+// order, with `stride` of them to a request.
+struct SharedPiece {
+  Lanes lanes;
+  int begin, end, split;
+  size_t jobs, stride;
+};
+
+// Cuts what requests share off their jobs. Requests with one row have one job for each head.
+std::vector<SharedPiece> share(const Step& step, std::vector<Job>& jobs) {
+  std::vector<SharedPiece> pieces;
+  size_t heads = step.layer.kv_heads, at = 0;
+  int64_t request = 0;
+  for (const Shared& run : find_shared(step)) {
+    for (; request < run.request; ++request) at += heads * ((step.lanes_of(request) + kMaxLanes - 1) / kMaxLanes);
+    int splits = (run.end + kSplit - 1) / kSplit;
+    for (size_t head = 0; head < heads; ++head) {
+      for (int64_t r = 0; r < run.count; ++r) {
+        Job& job = jobs[at + r * heads + head];
+        job.begin = run.end;
+        job.splits = (job.end - 1) / job.split - job.begin / job.split + 1;
+        job.shared = splits;
+      }
+      Lanes lanes = step.lanes(run.request, int(head), 0, int(run.count) * step.layer.group);
+      lanes.first_position = run.end;
+      for (int split = 0; split < splits; ++split) {
+        pieces.push_back({lanes, split * kSplit, std::min(run.end, (split + 1) * kSplit), split, at + head, heads});
+      }
+    }
+  }
+  return pieces;
+}
+
+// Copies the lanes of one request out of those of several.
+void hand_out(const Partial& from, int first, const Partial& to, int lanes, int head_dim) {
+  std::copy_n(from.output + int64_t(first) * head_dim, int64_t(lanes) * head_dim, to.output);
+  std::copy_n(from.max + first, lanes, to.max);
+  std::copy_n(from.sum + first, lanes, to.sum);
+}
+
 void attend(const Step& step, const Kernels& kernels, bool by_row, void* out, float* lse) {
   std::vector<Job> jobs = make_jobs(step, by_row);
+  std::vector<SharedPiece> shared = by_row ? std::vector<SharedPiece>{} : share(step, jobs);
   std::vector<std::pair<int, int>> pieces;  // job, split
   int64_t floats = 0;
+  int d = step.layer.head_dim;
   for (size_t j = 0; j < jobs.size(); ++j) {
     jobs[j].memory = floats;
-    floats += jobs[j].splits > 1 ? jobs[j].splits * partial_floats(jobs[j].lanes.lanes, step.layer.head_dim) : 0;
+    floats += jobs[j].partials() > 1 ? jobs[j].partials() * partial_floats(jobs[j].lanes.lanes, d) : 0;
     for (int split = 0; split < jobs[j].splits; ++split) pieces.emplace_back(j, split);
   }
   Tensor partials = at::empty({floats}, at::kFloat);
   std::vector<std::atomic<int>> done(jobs.size());
-  int64_t kernel_floats = scratch_floats(step.layer.head_dim);
-  Scratch scratch(kernel_floats + partial_floats(kMaxLanes, step.layer.head_dim));
-  for_each(pieces.size(), [&](int64_t i) {
-    const auto [j, split] = pieces[i];
+  int64_t kernel_floats = scratch_floats(d);
+  Scratch scratch(kernel_floats + partial_floats(kMaxLanes, d));
+  auto memory_of = [&](const Job& job, float* own) {
+    return job.partials() > 1 ? partials.data_ptr<float>() + job.memory : own + kernel_floats;
+  };
+  auto end_part = [&](size_t j, float* memory) {
+    if (++done[j] < jobs[j].partials()) return;
+    kernels.finish[step.layer.query_type](step.layer, jobs[j].lanes, memory, jobs[j].partials(), out, lse);
+  };
+  auto run_shared = [&](const SharedPiece& piece, float* own) {
+    Partial all = partial_at(own + kernel_floats, piece.lanes.lanes, d);
+    kernels.attend[step.type](step.layer, piece.lanes, piece.begin, piece.end, all, own);
+    for (int first = 0; first < piece.lanes.lanes; first += step.layer.group) {
+      size_t j = piece.jobs + first / step.layer.group * piece.stride;
+      float* memory = memory_of(jobs[j], own);
+      int64_t part = (jobs[j].splits + piece.split) * partial_floats(step.layer.group, d);
+      hand_out(all, first, partial_at(memory + part, step.layer.group, d), step.layer.group, d);
+      end_part(j, memory);
+    }
+  };
+  auto run_own = [&](size_t j, int split, float* own) {
     const Job& job = jobs[j];
-    float* own = scratch.of_this_thread();
-    float* memory = job.splits > 1 ? partials.data_ptr<float>() + job.memory : own + kernel_floats;
-    float* part = memory + split * partial_floats(job.lanes.lanes, step.layer.head_dim);
+    float* memory = memory_of(job, own);
+    float* part = memory + split * partial_floats(job.lanes.lanes, d);
     int first = (job.begin / job.split + split) * job.split;
     kernels.attend[step.type](step.layer, job.lanes, std::max(job.begin, first), std::min(job.end, first + job.split),
-                              partial_at(part, job.lanes.lanes, step.layer.head_dim), own);
-    if (++done[j] < job.splits) return;
-    kernels.finish[step.layer.query_type](step.layer, job.lanes, memory, job.splits, out, lse);
+                              partial_at(part, job.lanes.lanes, d), own);
+    end_part(j, memory);
+  };
+  for_each(shared.size() + pieces.size(), [&](int64_t i) {
+    float* own = scratch.of_this_thread();
+    if (i < int64_t(shared.size())) return run_shared(shared[i], own);
+    run_own(pieces[i - shared.size()].first, pieces[i - shared.size()].second, own);
   });
 }
 
@@ -158,6 +225,26 @@ Tensor paged_attention(const Tensor& queries, const Tensor& keys, const Tensor& 
   return out;
 }
 
+// [runs, 3] int64: first request, count, positions; see shared.h.
+Tensor shared_prefixes(const Tensor& block_tables, const Tensor& query_starts, const Tensor& context_lens,
+                       int64_t block_size, int64_t group) {
+  Step step;
+  step.layer.block_size = int(block_size);
+  step.layer.group = int(group);
+  step.requests = block_tables.size(0);
+  step.max_blocks = block_tables.size(1);
+  step.block_tables = block_tables.const_data_ptr<int32_t>();
+  step.query_starts = query_starts.const_data_ptr<int32_t>();
+  step.context_lens = context_lens.const_data_ptr<int32_t>();
+  std::vector<Shared> found = find_shared(step);
+  Tensor runs = at::empty({int64_t(found.size()), 3}, at::kLong);
+  int64_t* to = runs.data_ptr<int64_t>();
+  for (const Shared& run : found) {
+    for (int64_t value : {run.request, run.count, int64_t(run.end)}) *to++ = value;
+  }
+  return runs;
+}
+
 }  // namespace
 }  // namespace openai_kv
 
@@ -166,6 +253,8 @@ TORCH_LIBRARY(openai_kv, library) {
       "paged_attention(Tensor query, Tensor key, Tensor value, Tensor(a!) key_pool, Tensor(b!) value_pool, "
       "Tensor slot_mapping, Tensor block_tables, Tensor query_starts, Tensor context_lens, float scale, int window, "
       "float softcap, Tensor? sinks, Tensor(c!)? mass, bool by_row=False, int width=0) -> Tensor");
+  library.def(
+      "shared_prefixes(Tensor block_tables, Tensor query_starts, Tensor context_lens, int block_size, int group) -> Tensor");
   library.def("pack_linear(Tensor weight) -> Tensor");
   library.def("packed_linear(Tensor x, Tensor weight, Tensor? bias, int columns, int brgemm_rows=0, int width=0) -> Tensor");
   library.def("has_brgemm() -> bool", &openai_kv::has_brgemm);
@@ -178,6 +267,7 @@ TORCH_LIBRARY(openai_kv, library) {
 
 TORCH_LIBRARY_IMPL(openai_kv, CPU, library) {
   library.impl("paged_attention", &openai_kv::paged_attention);
+  library.impl("shared_prefixes", &openai_kv::shared_prefixes);
   library.impl("pack_linear", &openai_kv::pack_linear);
   library.impl("packed_linear", &openai_kv::packed_linear);
   library.impl("pack_quantized", &openai_kv::pack_quantized);

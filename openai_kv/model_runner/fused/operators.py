@@ -49,14 +49,14 @@ def packed_rows(weight: Tensor, rows: Tensor, depth: int) -> Tensor:
 def pack_quantized(weight: Tensor, bits: int) -> Tensor:
     """weight [columns, depth], float32, as `quantized_linear` reads it.
 
-    In 8 bits with a scale for each 64 of a row, or in 4 with a scale and a minimum for each 32.
+    In 8 bits with a scale for each 32 of a row, or in 4 with a scale and a minimum for each.
     """
     packed: Tensor = _ops().pack_quantized.default(weight, bits)
     return packed
 
 
 def quantized_linear(x: Tensor, weight: Tensor, bias: Tensor | None, columns: int, bits: int, width: int = 0) -> Tensor:
-    """x [.., depth] @ weight.T + bias; x is made int8, with a scale for each group of the weights'. bias float32."""
+    """x [.., depth] @ weight.T + bias; x is made int8, with a scale for each 32 of a row. bias float32."""
     out: Tensor = _ops().quantized_linear.default(x, weight, bias, columns, bits, width)
     return out
 
