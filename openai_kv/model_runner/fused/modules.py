@@ -69,7 +69,8 @@ class FusedAttention(nn.Module):
         if self.norms:
             parts = rotated.tensor_split((self.num_heads,), dim=1)
             rotated = torch.cat([norm(part) for norm, part in zip(self.norms, parts, strict=True)], dim=1)
-        operators.rotate(rotated, *position_embeddings)
+        cos, sin = position_embeddings
+        operators.rotate(rotated, cos, sin)
         query, key = rotated.split_with_sizes((self.num_heads, self.num_kv_heads), 1)
         attended = kwargs[STEP].attend(self.layer_idx, query, key, value, self.options)
         return self.output(attended.reshape(1, len(attended), -1)), None
