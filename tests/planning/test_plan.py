@@ -68,7 +68,12 @@ def test_it_says_what_storages_take(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_it_says_what_quantized_weights_take(tied: bool, quantization: str, tmp_path: Path) -> None:
-    small: dict[str, Any] = {"hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 3, "num_key_value_heads": 1}
+    small: dict[str, Any] = {
+        "hidden_size": 192,
+        "intermediate_size": 512,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+    }
     build(LlamaConfig(**SMOLLM2 | small | {"tie_word_embeddings": tied, "vocab_size": 4096})).save_pretrained(tmp_path)
     settings = RunnerSettings(dtype="bfloat16", num_blocks=8, quantization=quantization)
     served = ModelRunner.load(tmp_path, "small", settings).model.model
