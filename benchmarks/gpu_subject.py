@@ -105,5 +105,5 @@ def _rows(
 
 def _step(runner: ModelRunner, requests: Sequence[ScheduledRequest], outputs: Sequence[list[int]]) -> None:
     sampled = runner.execute_model(SchedulerOutput(1, tuple(requests))).sampled_token_ids
-    for name, token in sampled.items():
-        outputs[int(name)].append(token)
+    for name, tokens in sampled.items():
+        outputs[int(name)].extend(tokens)

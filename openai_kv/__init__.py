@@ -21,21 +21,26 @@ from openai_kv.metrics import (
     RequestStats,
     ServerInfo,
     StepStats,
+    TierStats,
+    TransferStats,
 )
 from openai_kv.metrics_exporter import METRICS_CONTRACT_VERSION, MetricsExporter
 from openai_kv.parsing.output import Output, Reading
 from openai_kv.parsing.reading import read_call, read_object, until, visible
 from openai_kv.parsing.tool_parser import CallSyntax, Tool, ToolParser
 from openai_kv.request import RequestInfo
+from openai_kv.tiers.tier import TIER_CONTRACT_VERSION, CacheTier, TierInfo, TierUsage
 
 __version__ = "0.1.0"
 
 __all__ = [
     "METRICS_CONTRACT_VERSION",
     "POLICY_CONTRACT_VERSION",
+    "TIER_CONTRACT_VERSION",
     "BlockInfo",
     "CacheInfo",
     "CacheStats",
+    "CacheTier",
     "CallSyntax",
     "CandidateQueue",
     "EvictionPolicy",
@@ -56,8 +61,12 @@ __all__ = [
     "SegmentedPolicy",
     "ServerInfo",
     "StepStats",
+    "TierInfo",
+    "TierStats",
+    "TierUsage",
     "Tool",
     "ToolParser",
+    "TransferStats",
     "__version__",
     "hookimpl",
     "json_of",

@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import TextIO
 
 from openai_kv import model_store
+from openai_kv.cache.demotion import Demotion, DemotionRule
 from openai_kv.cache.manager import KVCacheManager
 from openai_kv.cache.pin import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
+from openai_kv.cache.store import SECONDS_UNUSED
 from openai_kv.config import CacheSettings, Settings
+from openai_kv.drafting.drafter import Drafter
+from openai_kv.drafting.sources import sources_of
+from openai_kv.drafting.step_costs import StepCosts
 from openai_kv.engine.admission import QueueLimits
 from openai_kv.engine.async_engine import AsyncEngine, OnStarted
 from openai_kv.engine.detokenizer import Detokenizer
@@ -25,6 +30,7 @@ from openai_kv.metrics import ServerInfo
 from openai_kv.model_runner.loader import resolve_device
 from openai_kv.model_runner.model_runner import ModelRunner
 from openai_kv.model_runner.settings import RunnerSettings
+from openai_kv.model_runner.step_times import measure_steps
 from openai_kv.plugins import PluginRegistry, load_plugins
 from openai_kv.recording import TraceRecorder, open_recording
 from openai_kv.scheduler import Scheduler, SchedulerLimits
@@ -32,6 +38,10 @@ from openai_kv.server.context import ServerContext
 from openai_kv.server.health import versions
 from openai_kv.server.run import run
 from openai_kv.server.upstreams import Upstreams
+from openai_kv.tiers.codec import record_bytes
+from openai_kv.tiers.tier import CacheTier, TierInfo
+from openai_kv.tiers.tier_thread import TierThread
+from openai_kv.tiers.tiers import Tiers
 from openai_kv.tokenizer import Tokenizer
 
 CPU_BATCHED_TOKENS = 512  # a step of 2048 holds up every stream for seconds, and computes no faster
@@ -49,6 +59,7 @@ class EngineBuilder:
     policy: EvictionPolicy
     exporters: ExporterGroup
     recording: TextIO | None = None
+    tiers: tuple[CacheTier, ...] = ()
     tokenizer: "Future[Tokenizer]" = field(default_factory=Future)
     vocabulary: "Future[Vocabulary]" = field(default_factory=Future)
 
@@ -58,7 +69,10 @@ class EngineBuilder:
         runner = ModelRunner.load(self.model_folder, self.model_name, self._runner_settings())
         manager = self._manager(runner)
         detokenizer = Detokenizer(tokenizer)
-        scheduler = Scheduler(manager, self._limits(runner), detokenizer, on_started=on_started)
+        drafter, tiers = self._drafter(runner, manager), self._tiers(runner)
+        scheduler = Scheduler(
+            manager, self._limits(runner), detokenizer, on_started=on_started, drafter=drafter, tiers=tiers
+        )
         self.exporters.start(self._server_info(runner))
         self.tokenizer.set_result(tokenizer)
         self.vocabulary.set_result(vocabulary_of(tokenizer, runner.info.vocab_size, runner.info.eos_token_ids))
@@ -107,13 +121,33 @@ class EngineBuilder:
             num_hidden_slots=self.settings.cache.num_hidden_slots,
             observer=self.exporters,
             pin_limits=pin_limits(self.settings.cache),
+            demotion=Demotion(runner.info.identity, [self._rule(tier) for tier in self.tiers]),
         )
+
+    def _rule(self, tier: CacheTier) -> DemotionRule:
+        wanted = self.settings.cache.demotion
+        return DemotionRule(tier.demotion if wanted == "auto" else wanted, self.settings.cache.demotion_hits)
+
+    def _tiers(self, runner: ModelRunner) -> Tiers:
+        """Their threads start here."""
+        block_bytes = runner.info.block_bytes
+        size = record_bytes(runner.kv_pool.block_size, block_bytes)
+        info = TierInfo(runner.info.identity, size, SECONDS_UNUSED)
+        threads = [TierThread(tier, info) for tier in self.tiers]
+        return Tiers(threads, block_bytes=block_bytes, observer=self.exporters)
 
     def _limits(self, runner: ModelRunner) -> SchedulerLimits:
         info = runner.info
         return SchedulerLimits(
             self.settings.engine.max_num_seqs, self._max_num_batched_tokens(), info.max_model_len, info.eos_token_ids
         )
+
+    def _drafter(self, runner: ModelRunner, manager: KVCacheManager) -> Drafter | None:
+        engine = self.settings.engine
+        if engine.speculation == "off":
+            return None
+        costs = StepCosts.of(measure_steps(runner, self._max_num_batched_tokens()))
+        return Drafter(sources_of(engine.speculation, manager.continuation), costs, engine.max_draft_tokens)
 
     def _max_num_batched_tokens(self) -> int:
         """Raises ConfigError for a device that isn't there."""
@@ -157,9 +191,15 @@ def build_context(settings: Settings, registry: PluginRegistry) -> ServerContext
     folder = model_store.resolve(settings.model.model, home=settings.home, progress=_say)
     names = settings.server.served_model_names or (default_model_name(settings.model.model),)
     recording = open_recording(settings.cache.record_trace) if settings.cache.record_trace else None
-    builder = EngineBuilder(settings, folder, names[0], policy, exporters, recording)
+    tiers = registry.create_tiers(settings.cache.tiers, options)
+    builder = EngineBuilder(settings, folder, names[0], policy, exporters, recording, tiers)
     limits = QueueLimits(settings.server.max_queue, settings.server.max_queued_tokens, settings.server.queue_timeout)
-    active = {policy.name, *settings.exporter_names, *({settings.chat.tool_parser} - {"auto", "none"})}
+    active = {
+        policy.name,
+        *settings.exporter_names,
+        *settings.cache.tiers,
+        *({settings.chat.tool_parser} - {"auto", "none"}),
+    }
     return ServerContext(
         engine=AsyncEngine(builder, limits),
         get_tokenizer=builder.tokenizer.result,

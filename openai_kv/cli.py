@@ -21,7 +21,7 @@ EPILOG = """Each option is also an environment variable (--port: OPENAI_KV_SERVE
 with --config ([server] port = 8000); options of plugins are in its [plugins.NAME] tables. A flag wins over the
 environment, the environment over the file. API keys come from the environment or a file only."""
 GENERAL = ("config", "home")
-PLUGIN_OPTIONS = ("config", "server.metrics_exporters", "cache.eviction_policy", "cache.plugins_dir")
+PLUGIN_OPTIONS = ("config", "server.metrics_exporters", "cache.eviction_policy", "cache.plugins_dir", "cache.tiers")
 SIMULATE_OPTIONS = ("config", "cache.plugins_dir")
 PLAN_OPTIONS = (
     *GENERAL,
@@ -182,7 +182,7 @@ def plugins(settings: Settings) -> int:
     from openai_kv.plugins import load_plugins
 
     registry = load_plugins(settings.cache.plugins_dir)
-    active = {settings.cache.eviction_policy, *settings.exporter_names}
+    active = {settings.cache.eviction_policy, *settings.exporter_names, *settings.cache.tiers}
     columns = ("name", "version", "source", "registers", "active", "options")
     table = Table(*(Column(name, overflow="fold") for name in columns), box=None)
     for report in registry.report(active, settings.plugin_options):

@@ -115,8 +115,20 @@ class CacheSettings(Section):
         0.25, ge=0, lt=1, description="share of the blocks that may be pinned; the longest request fits in the rest"
     )
     max_pins: int = Field(256, ge=0, description="most pins at a time")
+    tiers: Names = Field((), description="where KV blocks go that leave the pool: host, disk, valkey; empty = nowhere")
+    demotion: Literal["auto", "write-back", "write-through", "after-hits"] = Field(
+        "auto", description="when blocks go to tiers: evicted, full, or hit demotion_hits times; auto = the tier's own"
+    )
+    demotion_hits: int = Field(2, gt=0, description="hits after which a block goes to the tiers, with after-hits")
     expose_text: bool = Field(False, description="show the text of cached tokens in /cache/tree")
     record_trace: str = Field("", description="file to add a trace to, for simulate: hashes, never text; empty = off")
+
+    @field_validator("tiers")
+    @classmethod
+    def name_each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len({*value}) < len(value):
+            raise ValueError("should name each tier once")
+        return value
 
 
 class EngineSettings(Section):
@@ -130,6 +142,10 @@ class EngineSettings(Section):
     cuda_graphs: bool = Field(True, description="record decode steps once and replay them; CUDA only")
     optimize: bool = Field(True, description="pack weights and fuse layers where a check at start finds them equal")
     batch_invariant: bool = Field(False, description="same bits however a prompt is cut, batched or cached; CPU only")
+    speculation: Literal["off", "ngram", "tree", "auto"] = Field(
+        "off", description="guess tokens ahead: as the text had them before, as the cache knows them, or both (auto)"
+    )
+    max_draft_tokens: int = Field(16, gt=0, description="most guesses for a request in one step")
     use_generation_config: bool = Field(False, description="take sampling defaults from the model")
 
     @field_validator("max_num_batched_tokens")
@@ -188,7 +204,11 @@ class Settings(BaseSettings):
     @property
     def plugin_options(self) -> Mapping[str, Mapping[str, Any]]:
         """Of all plugins; what of them are settings of their own is added."""
-        own = {"otel": {**self.plugins.get("otel", {}), "endpoint": self.otel.endpoint}} if self.otel.endpoint else {}
+        own: dict[str, Mapping[str, Any]] = {}
+        if self.otel.endpoint:
+            own["otel"] = {**self.plugins.get("otel", {}), "endpoint": self.otel.endpoint}
+        if "disk" in self.cache.tiers:
+            own["disk"] = {"path": str(self.home / "blocks"), **self.plugins.get("disk", {})}
         return {**self.plugins, **own}
 
     @classmethod

@@ -39,6 +39,14 @@ class RecordsLostError(OpenAIKVError):
         self.count = count
 
 
+class CorruptRecordError(OpenAIKVError):
+    """A cache tier answered with something else than what was put there."""
+
+
+class TierFullError(OpenAIKVError):
+    """A cache tier has no room for what it was given."""
+
+
 class ExporterUnavailableError(OpenAIKVError):
     """A metrics exporter can't be asked: its queue is full, it is closed, or it raised."""
 

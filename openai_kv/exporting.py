@@ -9,7 +9,15 @@ from typing import Any
 
 from openai_kv.errors import RecordsLostError
 from openai_kv.exporter_thread import ExporterThread
-from openai_kv.metrics import EvictionStats, HttpStats, LookupStats, RequestStats, ServerInfo, StepStats
+from openai_kv.metrics import (
+    EvictionStats,
+    HttpStats,
+    LookupStats,
+    RequestStats,
+    ServerInfo,
+    StepStats,
+    TransferStats,
+)
 from openai_kv.metrics_exporter import MetricsExporter
 
 logger = logging.getLogger(__name__)
@@ -51,6 +59,9 @@ class ExporterGroup:
 
     def on_eviction(self, stats: EvictionStats) -> None:
         self._tell("on_eviction", stats)
+
+    def on_transfer(self, stats: TransferStats) -> None:
+        self._tell("on_transfer", stats)
 
     def on_request_finished(self, stats: RequestStats) -> None:
         self._tell("on_request_finished", stats)

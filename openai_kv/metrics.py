@@ -7,12 +7,32 @@ from openai_kv.request import RequestInfo
 
 
 @dataclass(frozen=True, slots=True)
+class TierStats:
+    """One cache tier. `name` is where it is: host, disk or remote; `plugin` what it is. None: it can't tell.
+
+    Totals since the start: blocks stored there, and loaded from there. `problems`: by kind how often it was full,
+    raised (error) or answered with a damaged record (corrupt), and blocks not stored for want of time (dropped).
+    `available` False: it raised or hangs, and is left alone for a while.
+    """
+
+    name: str
+    plugin: str
+    blocks: int | None
+    num_bytes: int | None
+    max_bytes: int | None
+    demoted_blocks: int
+    promoted_blocks: int
+    problems: Mapping[str, int]
+    available: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CacheStats:
     """The cache between two steps. Blocks: free + cached + referenced == total; the pinned ones are among them.
 
     `hits` (requests) and `hit_tokens` have an entry for each of exact, radix and partial.
     `pins` counts hard pins, `expired_blocks` those dropped after a day unused, `pinned_idle` the pinned blocks that no
-    running request holds.
+    running request holds. `promoted_tokens`: those of the hit ones that came from tiers, by location; `tiers`.
     """
 
     total: int
@@ -35,6 +55,8 @@ class CacheStats:
     pins: int = 0
     expired_blocks: int = 0
     pinned_idle: int = 0
+    promoted_tokens: Mapping[str, int] = field(default_factory=dict)
+    tiers: tuple[TierStats, ...] = ()
 
     @property
     def used(self) -> int:
@@ -70,7 +92,10 @@ class PinRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """One engine step. Times in seconds. `deferred`: waiting for blocks that another request computes."""
+    """One engine step. Times in seconds. `deferred`: waiting for blocks that another request computes.
+
+    `drafts` sequences had rows for `draft_tokens` guesses, of which `accepted_draft_tokens` came true.
+    """
 
     step: int
     step_seconds: float
@@ -85,6 +110,9 @@ class StepStats:
     inter_token_seconds: tuple[float, ...]
     time_to_first_token_seconds: tuple[float, ...]
     cache: CacheStats
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +135,8 @@ class RequestStats:
 
 @dataclass(frozen=True, slots=True)
 class LookupStats:
-    """One look-up that was taken. `resumed`: back from preemption, so prompts and tokens were counted before.
+    """One look-up that was taken. `resumed`: not to be counted: back from preemption, so that it was before, or tiers
+    may add to it, so that one more of these follows.
 
     `reuse_gap_seconds`: of each block it hit that had been hit before, the time since that hit.
     """
@@ -117,6 +146,17 @@ class LookupStats:
     num_hit_tokens: int
     reuse_gap_seconds: tuple[float, ...]
     resumed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransferStats:
+    """Blocks that went to a tier (`direction` demote) or came from it (promote), in one call of `seconds`."""
+
+    tier: str
+    direction: str
+    num_blocks: int
+    num_bytes: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,15 @@
 
 from typing import ClassVar
 
-from openai_kv.metrics import EvictionStats, HttpStats, LookupStats, RequestStats, ServerInfo, StepStats
+from openai_kv.metrics import (
+    EvictionStats,
+    HttpStats,
+    LookupStats,
+    RequestStats,
+    ServerInfo,
+    StepStats,
+    TransferStats,
+)
 
 METRICS_CONTRACT_VERSION = 1  # docs/plugins.md says what may change under the same number
 
@@ -24,6 +32,8 @@ class MetricsExporter:
     def on_lookup(self, stats: LookupStats) -> None: ...
 
     def on_eviction(self, stats: EvictionStats) -> None: ...
+
+    def on_transfer(self, stats: TransferStats) -> None: ...
 
     def on_request_finished(self, stats: RequestStats) -> None: ...
 

@@ -22,11 +22,30 @@ class BlockCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockSave:
+    """Read block `block_id` out of the pool as it is when the step begins, for the tiers of these numbers."""
+
+    block_id: int
+    key: bytes
+    token_ids: tuple[int, ...]
+    tiers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLoad:
+    """Write `payload`, as it was once read out, to block `block_id`: after the step's copies, before its rows."""
+
+    block_id: int
+    payload: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduledRequest:
     """One request's rows of a step.
 
     `token_ids` run at positions `num_computed_tokens ..`; their K and V go to the blocks of `block_ids` (the whole
-    block table). `samples`: the last row is sampled. With `hidden_slot` (an exact hit) there are no rows, the stored
+    block table). `samples`: the last row is sampled. The last `num_drafts` tokens are guesses at what the rows before
+    them say: then each of those rows is sampled too. With `hidden_slot` (an exact hit) there are no rows, the stored
     hidden state is sampled. `store_slot`: keep the last row's hidden state there. Slots are read before any is written.
     `seed`, `choice` and the number of output tokens name the draw. `prompt_token_ids`, `output_token_ids` are for
     penalties. `prompt_logprobs`: report this many at every row that a token of the prompt follows; None: no report.
@@ -48,16 +67,28 @@ class ScheduledRequest:
     prompt_logprobs: int | None = None
     constraint: TokenConstraint | None = None
     pooling: Pooling | None = None
+    num_drafts: int = 0
+
+    @property
+    def drafts(self) -> Sequence[int]:
+        return self.token_ids[len(self.token_ids) - self.num_drafts :]
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Tokens of the request up to the last of these rows, without the drafts."""
+        return self.num_computed_tokens + len(self.token_ids) - self.num_drafts
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """One step's work; `time`: when it was decided, by the engine's clock."""
+    """One step's work, in this order: saves, copies, loads, rows. `time`: when it was decided, by the engine's."""
 
     step: int
     requests: tuple[ScheduledRequest, ...]
     copies: tuple[BlockCopy, ...] = ()
     time: float = 0.0
+    saves: tuple[BlockSave, ...] = ()
+    loads: tuple[BlockLoad, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -66,26 +97,29 @@ class SchedulerOutput:
 
 @dataclass(frozen=True, slots=True)
 class ModelRunnerOutput:
-    """Sampled token by request id; attention mass by block id (empty unless the policy needs it); bytes of K/V read.
+    """Sampled tokens by request id; attention mass by block id (empty unless the policy needs it); bytes of K/V read.
 
-    `logprobs` of the sampled tokens and `prompt_logprobs` of the prompt tokens after this step's rows, both by request
-    id and only for requests that ask. `pooled`: what the step contributes to their vectors, [hidden_size] float32; the
-    contributions to a vector add up.
+    A request's tokens are its drafts as far as they were right, and one more. `logprobs` of the sampled tokens and
+    `prompt_logprobs` of the prompt tokens after this step's rows, both by request id and only for requests that ask.
+    `pooled`: what the step contributes to their vectors, [hidden_size] float32; the contributions to a vector add up.
+    `saved`: what the step's saves read, in their order.
     """
 
-    sampled_token_ids: Mapping[str, int]
+    sampled_token_ids: Mapping[str, Sequence[int]]
     attention_mass: Mapping[int, float] = field(default_factory=dict)
     attention_read_bytes: int = 0
-    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
+    logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
     pooled: "Mapping[str, array[float]]" = field(default_factory=dict)
+    saved: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What the rest of the server needs to know of the loaded model.
 
-    `block_bytes`: bytes of K and V of one block over all layers.
+    `block_bytes`: bytes of K and V of one block over all layers. `identity`: hex digits over all that K and V depend
+    on but tokens, weights included.
     """
 
     name: str
@@ -100,6 +134,7 @@ class ModelInfo:
     attention_backend: str
     block_bytes: int
     fingerprint: str
+    identity: str = ""
 
 
 class ModelRunner(Protocol):
@@ -118,6 +153,7 @@ class RequestOutput:
     this is, with the last output of all that are left; `prompt_logprobs` come once, complete but for the first token.
     The counts are running totals; `cache_write_tokens` is final once `finish_reason` is set. Times are seconds since
     arrival, None before they happen. `embedding`: the whole vector, with the only output of a request that pools.
+    `promoted_tokens` of the cached ones came from tiers, by location.
     """
 
     request_id: str
@@ -138,6 +174,7 @@ class RequestOutput:
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     embedding: "array[float] | None" = None
+    promoted_tokens: Mapping[str, int] = field(default_factory=dict)
 
     def after(self, older: Self | None) -> Self:
         """Both as one."""

@@ -1,6 +1,7 @@
 """A plugin's options: the parameters of its constructor."""
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,4 +57,6 @@ def shown(model: type[BaseModel], options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mask(name: str, value: object) -> object:
+    if isinstance(value, str):
+        value = re.sub(r"(?<=://)[^/@]*@", "***@", value)  # user and password of a URL
     return "***" if any(word in name.lower() for word in SECRETS) else to_jsonable_python(value, fallback=str)

@@ -15,12 +15,14 @@ from openai_kv.metrics_exporter import MetricsExporter
 from openai_kv.parsing.tool_parser import ToolParser
 from openai_kv.plugin_options import checked, options_model, shown
 from openai_kv.plugin_origins import PluginOrigin, all_origins
+from openai_kv.tiers.tier import CacheTier
 
-PluginClass = type[EvictionPolicy] | type[MetricsExporter] | type[ToolParser]
+PluginClass = type[EvictionPolicy] | type[MetricsExporter] | type[ToolParser] | type[CacheTier]
 HOOKS: Mapping[str, PluginClass] = {
     "register_eviction_policies": EvictionPolicy,
     "register_metrics_exporters": MetricsExporter,
     "register_tool_parsers": ToolParser,
+    "register_cache_tiers": CacheTier,
 }
 
 
@@ -88,6 +90,13 @@ class PluginRegistry:
         made = [create(plugin, options.get(plugin.name, {})) for plugin in found]
         return tuple(parser for parser in made if isinstance(parser, ToolParser))
 
+    def create_tiers(self, names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> tuple[CacheTier, ...]:
+        """One tier a name, each built with `options[name]`; errors as for `create_policy`."""
+        self.check_names(options)
+        found = [self.find(name, "register_cache_tiers") for name in names]
+        made = [create(plugin, options.get(plugin.name, {})) for plugin in found]
+        return tuple(tier for tier in made if isinstance(tier, CacheTier))
+
     def report(self, active: Collection[str], options: Mapping[str, Mapping[str, Any]]) -> tuple[PluginReport, ...]:
         """What exists; `active` are the chosen names, their options include the defaults."""
         return tuple(describe(plugin, plugin.name in active, options.get(plugin.name, {})) for plugin in self.plugins)
@@ -153,7 +162,7 @@ def make_plugin(origin: PluginOrigin, hook: str, cls: PluginClass, base: PluginC
     return Plugin(cls.name, origin, hook, cls, options_model(cls))
 
 
-def create(plugin: Plugin, options: Mapping[str, Any]) -> EvictionPolicy | MetricsExporter | ToolParser:
+def create(plugin: Plugin, options: Mapping[str, Any]) -> EvictionPolicy | MetricsExporter | ToolParser | CacheTier:
     try:
         return plugin.cls(**checked(plugin.name, plugin.options, options))
     except StartupError:

@@ -164,6 +164,7 @@ class RequestInfo:
 class Request:
     """One sequence in the engine. `num_computed_tokens` of `token_ids` have their K and V in the cache.
 
+    `promoted_tokens` of the cached ones came from tiers, by location.
     `choice` numbers the answers to one prompt. `logprobs` are those of output tokens that no output has told of yet,
     `prompt_logprobs` those of the prompt without its first token. `embedding` is the vector as far as it is pooled,
     float32.
@@ -183,6 +184,7 @@ class Request:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     num_cached_tokens: int | None = None
     cache_write_tokens: int = 0
+    promoted_tokens: Mapping[str, int] = field(default_factory=dict)
     hit_kind: str = "miss"
     num_preemptions: int = 0
     first_scheduled_time: float | None = None

@@ -1,17 +1,22 @@
 """Decides each step's work: who runs, how many tokens, who waits, who is pushed back. After vLLM's scheduler."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from sortedcontainers import SortedKeyList
 
 from openai_kv.cache.hit import CacheHit
 from openai_kv.cache.manager import NOTHING, KVCacheManager
+from openai_kv.drafting.drafter import Drafter
+from openai_kv.drafting.rows import DraftRows
 from openai_kv.herd import Herd
-from openai_kv.outputs import BlockCopy, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.metrics import CacheStats
+from openai_kv.outputs import BlockCopy, BlockLoad, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.promotion import Promotion
 from openai_kv.request import FinishReason, Pooling, Request, RequestStatus
 from openai_kv.stopping import OutputText, StopCheck
+from openai_kv.tiers.tiers import Tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class _Plan:
     budget: int
     requests: dict[str, ScheduledRequest] = field(default_factory=dict)
     copies: list[BlockCopy] = field(default_factory=list)
+    loads: dict[str, list[BlockLoad]] = field(default_factory=dict)
+    computed_before: dict[str, int] = field(default_factory=dict)  # these loads
     preempted: bool = False
 
 
@@ -48,6 +55,8 @@ class Scheduler:
         *,
         clock: Callable[[], float] = time.monotonic,
         on_started: Callable[[Request], None] | None = None,
+        drafter: Drafter | None = None,
+        tiers: Tiers | None = None,
     ) -> None:
         self.manager = manager
         self.limits = limits
@@ -56,18 +65,23 @@ class Scheduler:
         self.ended: list[Request] = []  # since the last schedule()
         self.num_preemptions = 0
         self._requests: dict[str, Request] = {}
+        self.tiers = tiers or Tiers()
+        self.awaits_tiers = False  # the latest step was empty for that
+        self._promotion = Promotion(self.tiers, manager)
         self._herd = Herd(self.running, manager.block_size)
         self._reserved_slots: dict[str, int] = {}
         self._stop_check = StopCheck(text, limits.eos_token_ids, limits.max_model_len)
         self._clock = clock
         self._on_started = on_started
+        self._drafter = drafter or Drafter((), float, 0)
+        self._draft_rows = DraftRows(self._drafter, manager, limits.max_model_len)
         self._step = 0
         self._unreported_change = False
 
     @property
     def has_work(self) -> bool:
         """Also after a change between steps: as in vLLM an empty step then tells the exporters how things stand."""
-        return bool(self._requests) or self._unreported_change
+        return bool(self._requests) or self._unreported_change or self.manager.has_saves
 
     @property
     def num_deferred(self) -> int:
@@ -78,6 +92,7 @@ class Scheduler:
         assert request.request_id not in self._requests, f"request {request.request_id} was added twice"
         self._requests[request.request_id] = request
         self.waiting.add(request)
+        self._promotion.look(request)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> Request | None:
         """End a request now, between two steps; what it computed stays cached. None: it has ended before."""
@@ -86,6 +101,18 @@ class Scheduler:
             self._finish(request, reason)
             self.report_soon()
         return request
+
+    def cache_stats(self) -> CacheStats:
+        """Of the cache and its tiers, between two steps; O(1)."""
+        stats = self.manager.stats()
+        return replace(stats, tiers=self.tiers.stats()) if self.tiers.threads else stats
+
+    def clear_tiers(self, locations: Collection[str]) -> None:
+        """Forget all blocks in the tiers of these locations, and what waiting requests were to get from any."""
+        if {*locations} & {*self.tiers.locations}:
+            self._promotion.forget_waiting()
+            self.manager.forget_tiers()
+            self.tiers.clear(locations)
 
     def report_soon(self) -> None:
         """Something changed between two steps."""
@@ -99,17 +126,37 @@ class Scheduler:
         self._unreported_change = False
         self.manager.expire()
         self.ended.clear()
+        plan = _Plan(budget=0)
+        self._promotion.advance()
+        for request in self.running:
+            self._promote(request, plan)
         decoding = sum(request.num_computed_tokens + 1 == len(request.token_ids) for request in self.running)
-        plan = _Plan(budget=self.limits.max_num_batched_tokens - decoding)
+        plan.budget = self.limits.max_num_batched_tokens - decoding
         self._schedule_running(plan)
         if not plan.preempted:
             self._schedule_waiting(plan)
-        return SchedulerOutput(self._step, tuple(plan.requests.values()), tuple(plan.copies), self._clock())
+            self._add_drafts(plan)
+        saves, loads = self.manager.take_saves(), tuple(load for each in plan.loads.values() for load in each)
+        self.awaits_tiers = not (plan.requests or saves or loads) and self._promotion.has_news_to_come
+        return SchedulerOutput(
+            self._step, tuple(plan.requests.values()), tuple(plan.copies), self._clock(), saves, loads
+        )
+
+    def _promote(self, request: Request, plan: _Plan) -> None:
+        """Take what has arrived from the tiers for a running request, and go on behind it where it closes the gap."""
+        loaded = self._promotion.take(request)
+        if loaded:
+            table = self.manager.block_ids(request.request_id)
+            plan.loads[request.request_id] = [BlockLoad(table[each.index], each.payload) for each in loaded]
+            plan.computed_before[request.request_id] = request.num_computed_tokens
+        for each in loaded:
+            self.manager.came_from(request.request_id, each.index, each.tier)
+        request.num_computed_tokens = self._promotion.reached(request)
 
     def _schedule_running(self, plan: _Plan) -> None:
         for request in list(self.running):
             missing = len(request.token_ids) - request.num_computed_tokens
-            num_tokens = missing if missing == 1 else min(missing, plan.budget)
+            num_tokens = missing if missing == 1 else min(missing, plan.budget, self._promotion.limit(request))
             if request.status is not RequestStatus.RUNNING or num_tokens == 0:
                 continue
             if self._make_room(request, request.num_computed_tokens + num_tokens, plan):
@@ -121,14 +168,21 @@ class Scheduler:
         while not self.manager.allocate_slots(request.request_id, num_tokens):
             victim = self.running[-1]
             assert victim.request_id not in plan.requests, "the last in order is scheduled last"
+            self._undo_loads(victim, plan)
             self._preempt(victim)
             plan.preempted = True
             if victim is request:
                 return False
         return True
 
+    def _undo_loads(self, request: Request, plan: _Plan) -> None:
+        """It loses its blocks before anything was written to them: nothing of that may be taken for cached."""
+        if plan.loads.pop(request.request_id, None) is not None:
+            request.num_computed_tokens = plan.computed_before[request.request_id]
+
     def _preempt(self, request: Request) -> None:
         self.running.remove(request)
+        self._promotion.forget(request)
         self._release(request, keep=True)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
@@ -150,39 +204,52 @@ class Scheduler:
         """Give a waiting request its blocks and first rows; False: the pool is full, and nobody may overtake."""
         reads = not request.lacks_prompt_logprobs
         hit = self.manager.lookup(request.token_ids, request.info) if reads else NOTHING
-        if reads and self._herd.defer(request, hit.num_tokens):
+        if reads and (self._herd.defer(request, hit.num_tokens) or self._promotion.must_wait(request, hit)):
             return True
-        count = request.choice == 0 and request.num_cached_tokens is None
+        may_grow = self._promotion.may_add_to(request)
+        count = request.choice == 0 and request.num_cached_tokens is None and not may_grow
         # A block to grow for each that runs, or the newcomer would be preempted as soon as one of them needs it.
         spare = len(self.running)
         copies = self.manager.admit(request.info, hit, len(request.token_ids), count=count, spare=spare)
         if copies is None:
             return False
         plan.copies.extend(copies)
-        self._start(request, hit)
-        num_tokens = min(len(request.token_ids) - hit.num_tokens, plan.budget)
+        self._start(request, hit, may_grow=may_grow)
+        self._promote(request, plan)
+        missing = len(request.token_ids) - request.num_computed_tokens
+        num_tokens = min(missing, plan.budget, self._promotion.limit(request))
         plan.budget -= num_tokens
-        plan.requests[request.request_id] = self._rows(request, num_tokens, hit.hidden_slot)
+        if num_tokens or not missing:
+            plan.requests[request.request_id] = self._rows(request, num_tokens, hit.hidden_slot)
         return True
 
-    def _start(self, request: Request, hit: CacheHit) -> None:
+    def _start(self, request: Request, hit: CacheHit, *, may_grow: bool) -> None:
         self.waiting.remove(request)
         self.running.add(request)
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = hit.num_tokens
-        if request.num_cached_tokens is None:
+        self._promotion.admitted(request, hit)
+        if request.num_cached_tokens is None and not may_grow:
             request.num_cached_tokens = hit.num_tokens
             request.hit_kind = hit.kind
+        if request.first_scheduled_time is None:
             request.first_scheduled_time = self._clock()
             if self._on_started is not None:
                 self._on_started(request)
 
-    def _rows(self, request: Request, num_tokens: int, hidden_slot: int | None = None) -> ScheduledRequest:
+    def _add_drafts(self, plan: _Plan) -> None:
+        chosen = self._draft_rows.choose(self.running, plan.requests, plan.budget)
+        for request, drafts in chosen.items():
+            plan.requests[request.request_id] = self._rows(request, 1, drafts=drafts)
+
+    def _rows(
+        self, request: Request, num_tokens: int, hidden_slot: int | None = None, *, drafts: Sequence[int] = ()
+    ) -> ScheduledRequest:
         start = request.num_computed_tokens
         complete = start + num_tokens == len(request.token_ids)
         return ScheduledRequest(
             request_id=request.request_id,
-            token_ids=request.token_ids[start : start + num_tokens],
+            token_ids=[*request.token_ids[start : start + num_tokens], *drafts],
             num_computed_tokens=start,
             block_ids=self.manager.block_ids(request.request_id),
             samples=complete and request.params.max_tokens > 0,
@@ -196,6 +263,7 @@ class Scheduler:
             prompt_logprobs=request.params.prompt_logprobs if request.lacks_prompt_logprobs else None,
             constraint=request.constraint,
             pooling=request.params.pooling if complete or request.params.pooling is Pooling.MEAN else None,
+            num_drafts=len(drafts),
         )
 
     def _reserve_slot(self, request: Request) -> int | None:
@@ -211,18 +279,22 @@ class Scheduler:
     def update_from_output(self, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> list[Request]:
         """Take in what the step computed: append, stop, cache full blocks, free. The requests that it touched."""
         self.manager.record_attention(output.attention_mass)
+        self.tiers.store(scheduled.saves, output.saved)
+        self._promotion.speed.observe(scheduled.num_tokens, self._clock() - scheduled.time)
         updated = [self._requests[item.request_id] for item in scheduled.requests]
         for request, item in zip(updated, scheduled.requests, strict=True):
-            self._cache(request, item)
+            self._cache(request, len(item.token_ids) - item.num_drafts)
             request.prompt_logprobs.extend(output.prompt_logprobs.get(request.request_id, ()))
             if request.request_id in output.pooled:
                 request.pool(output.pooled[request.request_id])
-            self._append(request, output)
+            self._take(request, item, output)
         return updated
 
-    def _cache(self, request: Request, item: ScheduledRequest) -> None:
+    def _cache(self, request: Request, num_tokens: int) -> None:
+        """That many tokens more have their K and V."""
         before, size = request.num_computed_tokens, self.manager.block_size
-        after = request.num_computed_tokens = before + len(item.token_ids)
+        after = request.num_computed_tokens = before + num_tokens
+        self._settle(request)
         prompt_done = before < request.num_prompt_tokens <= after
         if prompt_done or before // size != after // size:
             self.manager.cache_blocks(request.request_id, request.token_ids[:after], with_tail=prompt_done)
@@ -232,19 +304,38 @@ class Scheduler:
         if after >= request.num_prompt_tokens and not request.num_output_tokens:
             self.manager.pins.keep(request.info, request.prompt_token_ids, request.num_cached_tokens or 0)
 
-    def _append(self, request: Request, output: ModelRunnerOutput) -> None:
-        token_id = output.sampled_token_ids.get(request.request_id)
-        if token_id is not None:
-            request.token_ids.append(token_id)
-            if request.request_id in output.logprobs:
-                request.logprobs.append(output.logprobs[request.request_id])
-            if request.constraint is not None:
-                request.constraint.advance(token_id)
-            self._stop(request, token_id)
-        elif request.params.max_tokens == 0 and request.num_computed_tokens == request.num_prompt_tokens:
+    def _settle(self, request: Request) -> None:
+        """Its hit is complete once the computed and the promoted blocks have met."""
+        outcome = self._promotion.outcome(request)
+        if outcome is None:
+            return
+        self.manager.settle(request.request_id, outcome.end)
+        if request.num_cached_tokens is None:
+            request.promoted_tokens = outcome.promoted
+            found = self.manager.count_promoted(request.info, outcome.hit, outcome.promoted, count=request.choice == 0)
+            request.num_cached_tokens, request.hit_kind = found.num_tokens, found.kind
+
+    def _take(self, request: Request, item: ScheduledRequest, output: ModelRunnerOutput) -> None:
+        """The tokens that it said, up to its end."""
+        token_ids = output.sampled_token_ids.get(request.request_id, ())
+        logprobs = output.logprobs.get(request.request_id, ())
+        self._drafter.observe(request.request_id, token_ids)
+        for index, token_id in enumerate(token_ids):
+            if index:
+                self._cache(request, 1)  # the draft before this token was right, so its K and V are
+            request.logprobs.extend(logprobs[index : index + 1])
+            self._append(request, token_id)
+            if request.finish_reason is not None:
+                return
+        if item.num_drafts:
+            self.manager.trim_slots(request.request_id, request.num_computed_tokens)
+        if request.params.max_tokens == 0 and request.num_computed_tokens == request.num_prompt_tokens:
             self._finish(request, FinishReason.LENGTH if request.params.pooling is None else FinishReason.STOP)
 
-    def _stop(self, request: Request, token_id: int) -> None:
+    def _append(self, request: Request, token_id: int) -> None:
+        request.token_ids.append(token_id)
+        if request.constraint is not None:
+            request.constraint.advance(token_id)
         reason = self._stop_check.take(request, token_id)
         if reason is not None:
             self._finish(request, reason)
@@ -258,6 +349,8 @@ class Scheduler:
         request.finish_reason = reason
         self.ended.append(request)
         self._herd.forget(request)
+        self._promotion.forget(request)
+        self._drafter.forget(request.request_id)
         del self._requests[request.request_id]
         request.cache_write_tokens = self.manager.cache_write_tokens(request.request_id)
         self.manager.finish(request.info)

@@ -1,8 +1,9 @@
 """A model runner without a model: its "K and V" are the token ids, so a wrong block table changes the text."""
 
+import ast
 import zlib
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
@@ -19,11 +20,22 @@ def next_token(context: Sequence[int], vocab_size: int = VOCAB_SIZE) -> int:
     return zlib.crc32(repr(tuple(context)).encode()) % vocab_size
 
 
-def expected_output(prompt: Sequence[int], num_tokens: int, vocab_size: int = VOCAB_SIZE) -> list[int]:
+def stutter(context: Sequence[int], vocab_size: int = VOCAB_SIZE) -> int:
+    """A fake model that repeats itself, but for every fourth token or so, and then uses few others."""
+    noise = next_token(context)
+    return noise % 7 if noise % 4 == 0 or len(context) < 5 else context[-5]
+
+
+Model = Callable[[Sequence[int], int], int]
+
+
+def expected_output(
+    prompt: Sequence[int], num_tokens: int, vocab_size: int = VOCAB_SIZE, model: Model = next_token
+) -> list[int]:
     """What the fake model generates from `prompt` when nothing is cached, batched or preempted."""
     context = list(prompt)
     for _ in range(num_tokens):
-        context.append(next_token(context, vocab_size))
+        context.append(model(context, vocab_size))
     return context[len(prompt) :]
 
 
@@ -63,13 +75,18 @@ def fake_info(**changes: object) -> ModelInfo:
 
 @dataclass
 class FakeModelRunner:
-    """Counts what it runs: `rows` is a list, one entry a step, of the positions that went through "layers"."""
+    """Counts what it runs: `rows` is a list, one entry a step, of the positions that went through "layers".
+
+    `model` says the token after a context. `drafted` has the drafts of each step, by request.
+    """
 
     num_blocks: int
     block_size: int
     info: ModelInfo = field(default_factory=fake_info)
     rows: list[dict[str, range]] = field(default_factory=list)
     fail_at: Iterable[int] = ()
+    model: Model = next_token
+    drafted: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._pool = [[EMPTY] * self.block_size for _ in range(self.num_blocks)]
@@ -79,28 +96,37 @@ class FakeModelRunner:
     def num_rows(self) -> int:
         return sum(len(positions) for step in self.rows for positions in step.values())
 
+    def content(self, block_id: int) -> list[int]:
+        return self._pool[block_id]
+
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         if scheduled.step in self.fail_at:
             raise RuntimeError(f"step {scheduled.step} fails on purpose")
+        saved = [repr(self._pool[save.block_id]).encode().ljust(self.info.block_bytes) for save in scheduled.saves]
         sources = [list(self._pool[copy.source][: copy.num_tokens]) for copy in scheduled.copies]
         for copy, tokens in zip(scheduled.copies, sources, strict=True):
             self._pool[copy.target][: copy.num_tokens] = tokens
+        for load in scheduled.loads:
+            self._pool[load.block_id] = ast.literal_eval(bytes(load.payload).decode().strip())
         stored = {r.request_id: self._hidden[r.hidden_slot] for r in scheduled.requests if r.hidden_slot is not None}
         self.rows.append({r.request_id: self._write(r) for r in scheduled.requests if r.token_ids})
-        sampled = {r.request_id: stored.get(r.request_id, EMPTY) for r in scheduled.requests if r.samples}
+        self.drafted.append({r.request_id: tuple(r.drafts) for r in scheduled.requests if r.num_drafts})
+        sampled = {r.request_id: [stored.get(r.request_id, EMPTY)] for r in scheduled.requests if r.samples}
         for request in scheduled.requests:
             if request.token_ids:
-                token = next_token(self._read(request), self.info.vocab_size)
-                sampled |= {request.request_id: token} if request.samples else {}
-                self._hidden |= {} if request.store_slot is None else {request.store_slot: token}
-        drawn = {r.request_id: self._draw(r, sampled[r.request_id]) for r in scheduled.requests if r.samples}
+                tokens = self._say(request)
+                sampled |= {request.request_id: tokens} if request.samples else {}
+                self._hidden |= {} if request.store_slot is None else {request.store_slot: tokens[-1]}
+        drawn = {
+            r.request_id: [self._draw(r, t) for t in sampled[r.request_id]] for r in scheduled.requests if r.samples
+        }
         logprobs = {r.request_id: self._logprobs(r, drawn) for r in scheduled.requests if self._reports(r)}
         prompts = {r.request_id: self._of_prompt(r) for r in scheduled.requests if r.prompt_logprobs is not None}
         pooled = {r.request_id: self._pool_states(r, stored) for r in scheduled.requests if r.pooling is not None}
         seen = sum(r.num_computed_tokens + len(r.token_ids) for r in scheduled.requests if r.token_ids)
         read = seen * self.info.block_bytes // self.block_size
         return ModelRunnerOutput(
-            drawn, attention_read_bytes=read, logprobs=logprobs, prompt_logprobs=prompts, pooled=pooled
+            drawn, attention_read_bytes=read, logprobs=logprobs, prompt_logprobs=prompts, pooled=pooled, saved=saved
         )
 
     def _pool_states(self, request: ScheduledRequest, stored: Mapping[str, int]) -> "array[float]":
@@ -111,16 +137,25 @@ class FakeModelRunner:
             return array("f", rows[-1])
         return array("f", [sum(column) / len(request.prompt_token_ids) for column in zip(*rows, strict=True)])
 
+    def _say(self, request: ScheduledRequest) -> list[int]:
+        """Drafts as far as they are right, and one more token."""
+        context = self._read(request)
+        ends = range(request.num_known_tokens, len(context) + 1)
+        tokens = [self.model(context[:end], self.info.vocab_size) for end in ends]
+        right = next((i for i, draft in enumerate(request.drafts) if draft != tokens[i]), request.num_drafts)
+        return tokens[: right + 1]
+
     def _draw(self, request: ScheduledRequest, likeliest: int) -> int:
         return allowed(likeliest, request.constraint)
 
     def _reports(self, request: ScheduledRequest) -> bool:
         return request.samples and request.params.logprobs is not None
 
-    def _logprobs(self, request: ScheduledRequest, sampled: Mapping[str, int]) -> TokenLogprobs:
-        context = [*request.prompt_token_ids, *request.output_token_ids]
-        count = request.params.logprobs or 0
-        return fake_logprobs(context, sampled[request.request_id], count, self.info.vocab_size)
+    def _logprobs(self, request: ScheduledRequest, sampled: Mapping[str, Sequence[int]]) -> list[TokenLogprobs]:
+        known, tokens = [*request.prompt_token_ids, *request.output_token_ids], sampled[request.request_id]
+        contexts = ([*known, *tokens[:index]] for index in range(len(tokens)))
+        count, size = request.params.logprobs or 0, self.info.vocab_size
+        return [fake_logprobs(context, token, count, size) for context, token in zip(contexts, tokens, strict=True)]
 
     def _of_prompt(self, request: ScheduledRequest) -> list[TokenLogprobs]:
         start, prompt = request.num_computed_tokens, list(request.prompt_token_ids)

@@ -6,10 +6,13 @@ from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from openai_kv.cache.demotion import Demotion, DemotionRule
 from openai_kv.cache.manager import KVCacheManager
 from openai_kv.cache.pin import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.default_plugins.lru import LRUPolicy
+from openai_kv.drafting.drafter import Drafter
+from openai_kv.drafting.sources import sources_of
 from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.engine.engine import Engine
 from openai_kv.engine.reporter import Reporter
@@ -18,6 +21,7 @@ from openai_kv.outputs import ModelRunner, RequestOutput
 from openai_kv.recording import TraceRecorder
 from openai_kv.request import FinishReason, Pooling, Request, RequestInfo, Retention, SamplingParams
 from openai_kv.scheduler import Scheduler, SchedulerLimits
+from openai_kv.tiers.tiers import Tiers
 from openai_kv.tokenizer import Tokenizer
 from tests.fakes import FakeModelRunner, fake_info
 from tests.tiny_tokenizer import tiny_tokenizer
@@ -37,6 +41,11 @@ class Shape:
     num_hidden_slots: int = 8
 
 
+def free_rows(rows: int) -> float:
+    """A step takes as long with drafts as without, so whatever may be right is drafted."""
+    return 1.0
+
+
 def build_engine(
     runner: ModelRunner,
     shape: Shape,
@@ -48,6 +57,11 @@ def build_engine(
     recorder: TraceRecorder | None = None,
     pin_limits: PinLimits | None = None,
     cache_clock: Callable[[], float] = time.monotonic,
+    tiers: Tiers | None = None,
+    rules: Sequence[DemotionRule] = (),
+    speculation: str = "off",
+    step_seconds: Callable[[int], float] = free_rows,
+    max_draft_tokens: int = 8,
 ) -> Engine:
     """The object graph as the server builds it, around any runner."""
     group = exporters or ExporterGroup()
@@ -59,12 +73,14 @@ def build_engine(
         observer=group,
         pin_limits=pin_limits,
         clock=cache_clock,
+        demotion=Demotion(runner.info.identity, rules),
     )
     limits = SchedulerLimits(
         shape.max_num_seqs, shape.max_num_batched_tokens, shape.max_model_len, runner.info.eos_token_ids
     )
     detokenizer = Detokenizer(tokenizer or tiny_tokenizer())
-    scheduler = Scheduler(manager, limits, detokenizer, on_started=on_started)
+    drafter = Drafter(sources_of(speculation, manager.continuation), step_seconds, max_draft_tokens)
+    scheduler = Scheduler(manager, limits, detokenizer, on_started=on_started, drafter=drafter, tiers=tiers)
     return Engine(scheduler, runner, detokenizer, Reporter(detokenizer, group, recorder))
 
 

@@ -72,6 +72,8 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: p
         ({"server.sse_ping": "nan"}, "server.sse_ping"),
         ({"server.max_toys": 16}, "unknown setting server.max_toys"),
         ({"engine.max_num_batched_tokens": "16"}, "should be at least max_num_seqs"),
+        ({"cache.tiers": ["disk", "host,disk"]}, "should name each tier once"),
+        ({"cache.demotion": "never"}, "cache.demotion = 'never': should be 'auto', 'write-back'"),
         ({"config": "/nowhere.toml"}, "configuration file /nowhere.toml: No such file"),
     ],
 )
@@ -175,3 +177,11 @@ def test_default_toml_explains_every_setting() -> None:
 @pytest.mark.parametrize("path", sorted(CONFIG.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_configuration_file_loads(path: Path) -> None:
     assert load_settings({"config": str(path)}).config == str(path)
+
+
+def test_the_disk_tier_lies_in_the_home_folder(tmp_path: Path) -> None:
+    flags: dict[str, object] = {"home": str(tmp_path), "cache.tiers": "disk"}
+    assert load_settings(flags).plugin_options == {"disk": {"path": str(tmp_path / "blocks")}}
+    chosen = load_settings({**flags, **file(tmp_path, '[plugins.disk]\npath = "/elsewhere"\nmax_bytes = "1GiB"')})
+    assert chosen.plugin_options["disk"] == {"path": "/elsewhere", "max_bytes": "1GiB"}
+    assert "disk" not in load_settings({"home": str(tmp_path)}).plugin_options

@@ -39,6 +39,7 @@ class Subject:
     reference: PreTrainedModel
     tokenizer: Tokenizer
     vocab_size: int
+    speculation: str = "off"
     near_ties: list[str] = field(default_factory=list)
     references: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
@@ -51,7 +52,7 @@ class Subject:
         )
         runner = ModelRunner(self.paged, select_backend(backend, CPU), self.name, settings)
         assert runner.info.attention_backend == backend, "the backend that this test is about"
-        return Run(build_engine(runner, shape, tokenizer=self.tokenizer))
+        return Run(build_engine(runner, shape, tokenizer=self.tokenizer, speculation=self.speculation))
 
     def prompt(self, seed: int, length: int) -> list[int]:
         generator = torch.Generator().manual_seed(seed)

@@ -26,7 +26,9 @@ from openai_kv import (
     RequestStats,
     ServerInfo,
     StepStats,
+    TierStats,
     ToolParser,
+    TransferStats,
 )
 from openai_kv.plugins import load_plugins
 from openai_kv.request import RequestInfo
@@ -34,11 +36,14 @@ from openai_kv.request import RequestInfo
 RECORDS = {
     ServerInfo: "model_name max_model_len block_size num_blocks cache_dtype backend policy versions",
     StepStats: """step step_seconds running waiting deferred scheduled_tokens computed_prompt_tokens generated_tokens
-        preemptions attention_read_bytes inter_token_seconds time_to_first_token_seconds cache""",
+        preemptions attention_read_bytes inter_token_seconds time_to_first_token_seconds cache
+        drafts draft_tokens accepted_draft_tokens""",
     CacheStats: """total free cached referenced block_size referenced_slots_used tree_nodes exact_entries namespaces
         hits hit_tokens miss_count prompt_tokens evictions_by_policy duplicate_blocks""",
     LookupStats: "info hit_kind num_hit_tokens reuse_gap_seconds resumed",
     EvictionStats: "policy block_id num_tokens hit_count lifetime_seconds idle_seconds seconds",
+    TierStats: "name plugin blocks num_bytes max_bytes demoted_blocks promoted_blocks problems available",
+    TransferStats: "tier direction num_blocks num_bytes seconds",
     RequestStats: """info finish_reason hit_kind num_prompt_tokens num_output_tokens num_cached_tokens
         cache_write_tokens max_tokens num_preemptions queue_seconds first_token_seconds total_seconds""",
     HttpStats: """method route status seconds request_id arrival_time server_address server_port error_code

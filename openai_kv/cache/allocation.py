@@ -47,6 +47,12 @@ class Allocation:
         self.blocks.extend(blocks)
         self.block_ids.extend(block.block_id for block in blocks)
 
+    def cut(self, count: int) -> list[Block]:
+        """Keep the first `count` blocks; returns the others."""
+        surplus = self.blocks[count:]
+        del self.blocks[count:], self.block_ids[count:]
+        return surplus
+
     def replace(self, index: int, block: Block) -> None:
         self.blocks[index] = block
         self.block_ids[index] = block.block_id

@@ -28,11 +28,13 @@ class Block:
     `ref_count` counts running requests, `pin_count` hard pins and `soft_count` soft pins that keep it; `pins` are those
     that end in it. `node` is the radix tree node it is in, None: not cached. `in_memory`: its writer wanted it in no
     slower tier. `attention` gathers attention mass until the block is cached and a policy may hear of it.
+    `content_key` and `tiers` are Demotion's.
     """
 
     __slots__ = (
         "attention",
         "block_id",
+        "content_key",
         "created",
         "created_time",
         "depth",
@@ -52,6 +54,7 @@ class Block:
         "ref_count",
         "session_id",
         "soft_count",
+        "tiers",
         "token_ids",
         "turn",
     )
@@ -80,6 +83,8 @@ class Block:
         self.turn = 1
         self.session_id: str | None = None
         self.in_memory = False
+        self.content_key = b""
+        self.tiers = 0
 
     def acquire(self) -> None:
         self.ref_count += 1

@@ -40,6 +40,13 @@ class BlockTables:
         self.num_empty_slots += count * self._size - (num_tokens - allocation.num_tokens)
         allocation.num_tokens = num_tokens
 
+    def shrink(self, allocation: Allocation, num_tokens: int) -> None:
+        """Let it hold no more than `num_tokens`; what was behind them must not be cached."""
+        surplus = allocation.cut(self.num_blocks(num_tokens))
+        self.num_empty_slots += allocation.num_tokens - num_tokens - len(surplus) * self._size
+        allocation.num_tokens = num_tokens
+        self._store.release(reversed(surplus))
+
     def close(self, request_id: str) -> None:
         """Give all references back; nothing happens for a request that holds none."""
         allocation = self.by_request.pop(request_id, None)

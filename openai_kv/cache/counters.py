@@ -16,7 +16,7 @@ def _zeros() -> dict[str, int]:
 @dataclass(slots=True)
 class CacheCounters:
     """Requests by kind of their first hit, tokens of those hits, evicted blocks by policy, duplicate blocks, and
-    `expired` ones that nobody used for a day.
+    `expired` ones that nobody used for a day. `promoted`: tokens among the hit ones that came from tiers, by location.
     """
 
     hits: dict[str, int] = field(default_factory=_zeros)
@@ -26,6 +26,7 @@ class CacheCounters:
     evictions: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
     expired: int = 0
+    promoted: Counter[str] = field(default_factory=Counter)
 
     def count_lookup(self, info: RequestInfo, hit: CacheHit) -> None:
         self.prompt_tokens += info.num_prompt_tokens

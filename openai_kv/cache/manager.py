@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from openai_kv.cache.allocation import Allocation
 from openai_kv.cache.block import Block, TokenIds
 from openai_kv.cache.block_tables import BlockTables
+from openai_kv.cache.continuation import continuation
+from openai_kv.cache.demotion import Demotion
 from openai_kv.cache.eviction import CacheObserver, NullObserver
 from openai_kv.cache.exact_index import ExactEntry
 from openai_kv.cache.hit import CacheHit, HitKind, ResetResult
@@ -17,7 +20,7 @@ from openai_kv.cache.snapshot import Snapshot
 from openai_kv.cache.stats import cache_stats
 from openai_kv.cache.store import BlockStore
 from openai_kv.metrics import CacheStats, LookupStats
-from openai_kv.outputs import BlockCopy
+from openai_kv.outputs import BlockCopy, BlockSave
 from openai_kv.request import RequestInfo
 
 NOTHING = CacheHit(HitKind.MISS, 0, (), None, 0, None)
@@ -40,6 +43,7 @@ class KVCacheManager:
         clock: Callable[[], float] = time.monotonic,
         observer: CacheObserver | None = None,
         pin_limits: PinLimits | None = None,
+        demotion: Demotion | None = None,
     ) -> None:
         self.block_size = block_size
         self._observer = observer or NullObserver()
@@ -51,6 +55,7 @@ class KVCacheManager:
             clock=clock,
             observer=self._observer,
             pin_limits=pin_limits,
+            demotion=demotion,
         )
         self.pins = PrefixPins(self.store)
         self.epoch = time.time() - clock()  # what the clock's zero is in Unix time
@@ -86,13 +91,15 @@ class KVCacheManager:
 
         Returns the copies to make before the next forward pass, or None: it does not fit and nothing changed.
         It does not fit either if fewer than `spare` blocks would be left for others to grow.
-        `count` False for a request that comes back from preemption: it was counted when it was first admitted.
+        `count` False for a request that comes back from preemption: it was counted when it was first admitted. Also
+        for one that tiers may add to: `count_promoted` follows.
         """
         assert num_tokens >= hit.num_tokens, "a table must hold what was hit"
         if self._tables.num_blocks(num_tokens) - len(hit.blocks) + spare > self.store.room(hit.blocks):
             return None
         if count:
-            self._count_lookup(info, hit)
+            self.store.counters.count_lookup(info, hit)
+            self._tell_miss(info, hit)
         self._take(info, hit, resumed=not count)
         allocation = self._tables.open(info, hit)
         self._tables.extend(allocation, num_tokens)
@@ -100,8 +107,7 @@ class KVCacheManager:
             return ()
         return (BlockCopy(hit.tail.block_id, allocation.block_ids[len(hit.blocks)], hit.tail_tokens),)
 
-    def _count_lookup(self, info: RequestInfo, hit: CacheHit) -> None:
-        self.store.counters.count_lookup(info, hit)
+    def _tell_miss(self, info: RequestInfo, hit: CacheHit) -> None:
         if hit.num_tokens < info.num_prompt_tokens - 1 and not info.retention.bypasses:
             self.store.evictor.on_miss(info, hit.num_tokens)
 
@@ -113,16 +119,75 @@ class KVCacheManager:
         if hit.hidden_slot is not None:
             self.store.exact.touch(hit.hidden_slot)
 
+    def count_promoted(self, info: RequestInfo, hit: CacheHit, promoted: Mapping[str, int], *, count: bool) -> CacheHit:
+        """Count a look-up that was admitted with `count` False, now that it is known what tiers added to it.
+
+        `promoted` are tokens by location. Returns the hit with them, which ends at a block boundary then. `count`
+        False: only that.
+        """
+        more = sum(promoted.values())
+        found = replace(hit, kind=HitKind.RADIX, num_tokens=hit.num_tokens + more) if more else hit
+        if count:
+            self.store.counters.count_lookup(info, found)
+            self.store.counters.promoted.update(promoted)
+            self._tell_miss(info, hit)
+            self._observer.on_lookup(LookupStats(info, found.kind, found.num_tokens, (), resumed=False))
+        return found
+
+    def content_key(self, info: RequestInfo, hit: CacheHit) -> bytes:
+        """Of the last whole block of `hit`, or what a first block starts from: the next block's key follows."""
+        return hit.blocks[-1].content_key if hit.blocks else self.store.demotion.root(info.namespace)
+
+    def came_from(self, request_id: str, index: int, tier: int) -> None:
+        """Block `index` of the table is what tier number `tier` has, so it need not be stored there."""
+        self._tables[request_id].blocks[index].tiers |= 1 << tier
+
+    def settle(self, request_id: str, num_tokens: int) -> None:
+        """So many tokens of the request are there, and what of them is not stored yet was not computed by it."""
+        self._tables[request_id].written.settle(num_tokens)
+
+    @property
+    def has_saves(self) -> bool:
+        """Blocks wait for the next step to read them out for tiers."""
+        return bool(self.store.demotion.pending)
+
+    def take_saves(self) -> tuple[BlockSave, ...]:
+        """For the step that is being decided, which reads them before it writes anything."""
+        return self.store.demotion.take()
+
+    def forget_tiers(self) -> None:
+        """They are empty now: what is cached is not there any more."""
+        self.store.demotion.pending.clear()
+        for block in self.store.pool.blocks:
+            block.tiers = 0
+
     # Growth
 
-    def allocate_slots(self, request_id: str, num_tokens: int) -> bool:
-        """Let the block table hold `num_tokens` in all; False: it does not fit and nothing changed."""
+    def allocate_slots(self, request_id: str, num_tokens: int, *, spare: int = 0) -> bool:
+        """Let the block table hold `num_tokens` in all; False: it does not fit and nothing changed.
+
+        What takes blocks does not fit either if fewer than `spare` would be left.
+        """
         allocation = self._tables[request_id]
-        if self._tables.num_blocks(num_tokens) - len(allocation.blocks) > self.store.room():
+        needed = self._tables.num_blocks(num_tokens) - len(allocation.blocks)
+        if needed > 0 and needed + spare > self.store.room():
             return False
         if num_tokens > allocation.num_tokens:
             self._tables.extend(allocation, num_tokens)
         return True
+
+    def trim_slots(self, request_id: str, num_tokens: int) -> None:
+        """Take back what `allocate_slots` gave for more than `num_tokens`, all that is computed so far."""
+        self._tables.shrink(self._tables[request_id], num_tokens)
+
+    def continuation(self, request_id: str, token_ids: Sequence[int], length: int) -> list[int]:
+        """At most `length` tokens that followed these of a running request before, within its namespace."""
+        allocation = self._tables[request_id]
+        if allocation.detached or allocation.info.retention.bypasses:
+            return []
+        after = allocation.blocks[allocation.num_cached - 1] if allocation.num_cached else None
+        rest = tuple(token_ids[allocation.num_cached * self.block_size :])
+        return continuation(self.store.tree, allocation.info.namespace, after, rest, length)
 
     def block_ids(self, request_id: str) -> list[int]:
         """The block table: position p of the request is in slot p % block_size of block p // block_size of it."""

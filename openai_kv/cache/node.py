@@ -1,6 +1,7 @@
 """Node: one edge of the radix tree, and the order of its children."""
 
 from bisect import bisect_left, insort
+from itertools import takewhile
 
 from openai_kv.cache.block import Block, TokenIds
 
@@ -45,6 +46,12 @@ class Node:
         at = bisect_left(self.sorted_keys, tokens)
         found = self.sorted_keys[at][: len(tokens)] == tokens if at < len(self.sorted_keys) else False
         return self.children[self.sorted_keys[at]].blocks[0] if found else None
+
+    def starting(self, tokens: TokenIds, limit: int) -> list[Block]:
+        """The first `limit` child blocks that start with all of `tokens`."""
+        at = bisect_left(self.sorted_keys, tokens)
+        keys = takewhile(lambda key: key[: len(tokens)] == tokens, self.sorted_keys[at : at + limit])
+        return [self.children[key].blocks[0] for key in keys]
 
     def closest(self, tokens: TokenIds) -> Block | None:
         """The child block that shares the most leading tokens with `tokens`; None: there are no children."""

@@ -62,6 +62,14 @@ class RadixTree:
         node = self.roots.get(namespace) if after is None else after.node
         return node.holder(tokens) if node is not None else None
 
+    def successors(self, namespace: str, after: Block | None, tokens: TokenIds, limit: int) -> list[Block]:
+        """Blocks below `after` (None: the root) that start with all of `tokens`, at most one block of them."""
+        following = self._following(after)
+        if following is not None:
+            return [following] if following.token_ids[: len(tokens)] == tokens else []
+        node = self.roots.get(namespace) if after is None else after.node
+        return node.starting(tokens, limit) if node is not None else []
+
     def insert(self, namespace: str, after: Block | None, block: Block, tokens: TokenIds) -> Block:
         """Store `block` with `tokens` below `after` (None: the root); O(log(siblings)), or the edge if it splits.
 

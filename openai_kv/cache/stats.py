@@ -29,4 +29,5 @@ def cache_stats(store: BlockStore, tables: BlockTables) -> CacheStats:
         pins=len(store.pins.by_id),
         expired_blocks=counters.expired,
         pinned_idle=pool.num_pinned_idle,
+        promoted_tokens=dict(counters.promoted),
     )

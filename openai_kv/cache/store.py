@@ -6,6 +6,7 @@ from functools import partial
 
 from openai_kv.cache.block import Block, TokenIds, chain_key, root_key
 from openai_kv.cache.counters import CacheCounters
+from openai_kv.cache.demotion import Demotion
 from openai_kv.cache.eviction import CacheObserver, Evictor
 from openai_kv.cache.exact_index import ExactIndex
 from openai_kv.cache.last_use import LastUse
@@ -33,6 +34,7 @@ class BlockStore:
         clock: Callable[[], float],
         observer: CacheObserver,
         pin_limits: PinLimits | None = None,
+        demotion: Demotion | None = None,
     ) -> None:
         self.pool = BlockPool(num_blocks)
         self.tree = RadixTree(block_size)
@@ -40,6 +42,7 @@ class BlockStore:
         self.evictor = Evictor(policy, observer)
         self.pins = Pins(self.pool, self.tree, self._settle, clock, pin_limits or PinLimits())
         self.counters = CacheCounters()
+        self.demotion = demotion or Demotion("", ())
         self._last_use = LastUse(num_blocks)
         self._clock = clock
         self._observer = observer
@@ -96,6 +99,7 @@ class BlockStore:
             block.gap = now - block.last_accessed_time
             self._use(block, info, now)
             self.evictor.on_access(block)
+            self.demotion.on_hit(block)
         return tuple(gaps)
 
     # Content
@@ -114,6 +118,8 @@ class BlockStore:
         block.key = chain_key(root_key(info.namespace) if after is None else after.key, tokens)
         if new:
             self._describe(block, info)
+        if len(tokens) == self.tree.block_size:
+            self.demotion.on_full(block, after, info.namespace, tokens)
         for shorter in self.tree.superseded(block):  # nobody would ever hit it again
             self._merge(shorter, block)
         return block
@@ -160,6 +166,7 @@ class BlockStore:
             idle_seconds=now - block.last_accessed_time,
         )
         parent = self.tree.parent(block)
+        self.demotion.on_evict(block)
         self._drop(block)
         self._settle(parent)
         self._observer.on_eviction(gone(seconds=time.perf_counter() - start))

@@ -5,9 +5,24 @@ from collections.abc import Callable
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
 
 from openai_kv.hookspecs import hookimpl
-from openai_kv.metrics import EvictionStats, HttpStats, LookupStats, RequestStats, ServerInfo, StepStats
+from openai_kv.metrics import (
+    EvictionStats,
+    HttpStats,
+    LookupStats,
+    RequestStats,
+    ServerInfo,
+    StepStats,
+    TransferStats,
+)
 from openai_kv.metrics_exporter import MetricsExporter
-from openai_kv.prometheus.buckets import DECISION_BUCKETS, LATENCY_BUCKETS, REUSE_BUCKETS, Buckets, histogram_buckets
+from openai_kv.prometheus.buckets import (
+    DECISION_BUCKETS,
+    FIRST_TOKEN_BUCKETS,
+    LATENCY_BUCKETS,
+    REUSE_BUCKETS,
+    Buckets,
+    histogram_buckets,
+)
 from openai_kv.prometheus.registry import LabelledRegistry, describe
 from openai_kv.prometheus.step_collector import StepCollector
 
@@ -39,6 +54,8 @@ class PrometheusExporter(MetricsExporter):
         self._lifetime = self._histogram("openai_kv_block_lifetime_seconds", REUSE_BUCKETS, "policy")
         self._idle = self._histogram("openai_kv_block_idle_before_evict_seconds", REUSE_BUCKETS, "policy")
         self._decision = self._histogram("openai_kv_eviction_seconds", DECISION_BUCKETS, "policy")
+        self._tier_bytes = self._counter("openai_kv_tier_bytes_total", "tier", "direction")
+        self._tier_seconds = self._histogram("openai_kv_tier_seconds", FIRST_TOKEN_BUCKETS, "tier", "direction")
         self._reuse_gap = self._histogram("openai_kv_block_reuse_gap_seconds", REUSE_BUCKETS)
 
     def start(self, info: ServerInfo) -> None:
@@ -94,6 +111,10 @@ class PrometheusExporter(MetricsExporter):
         self._lifetime.labels(stats.policy).observe(stats.lifetime_seconds)
         self._idle.labels(stats.policy).observe(stats.idle_seconds)
         self._decision.labels(stats.policy).observe(stats.seconds)
+
+    def on_transfer(self, stats: TransferStats) -> None:
+        self._tier_bytes.labels(stats.tier, stats.direction).inc(stats.num_bytes)
+        self._tier_seconds.labels(stats.tier, stats.direction).observe(stats.seconds)
 
     def on_http_request(self, stats: HttpStats) -> None:
         self._requests.labels(stats.method, stats.route, str(stats.status)).inc()

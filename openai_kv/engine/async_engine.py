@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
 from openai_kv.cache.hit import ResetResult
 from openai_kv.engine.admission import QueueLimits, WaitingRoom
-from openai_kv.engine.engine import Engine, EngineStats
+from openai_kv.engine.engine import ALL_TIERS, Engine, EngineStats
 from openai_kv.engine.engine_request import EngineRequest
 from openai_kv.engine.engine_thread import EngineThread
 from openai_kv.engine.output_stream import OutputStream
@@ -110,8 +110,8 @@ class AsyncEngine:
     async def stats(self) -> EngineStats:
         return await self.call(lambda engine: engine.stats())
 
-    async def reset_cache(self, *, include_pinned: bool = False) -> ResetResult:
-        return await self.call(lambda engine: engine.reset_cache(include_pinned=include_pinned))
+    async def reset_cache(self, *, include_pinned: bool = False, tiers: Collection[str] = ALL_TIERS) -> ResetResult:
+        return await self.call(lambda engine: engine.reset_cache(include_pinned=include_pinned, tiers=tiers))
 
     async def pin(self, order: PinOrder, namespace: str, prompt: Sequence[int]) -> PinRecord | None:
         """The pin of this order, None if `prompt` is to be computed first. Raises PinLimitError."""

@@ -1,6 +1,6 @@
 """The synchronous engine: schedule, execute, update, report. After nano-vllm's `LLMEngine.step`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from openai_kv.cache.hit import ResetResult
@@ -12,6 +12,8 @@ from openai_kv.metrics import CacheStats, PinRecord
 from openai_kv.outputs import ModelRunner, RequestOutput
 from openai_kv.request import FinishReason, PinOrder, Request
 from openai_kv.scheduler import Scheduler
+
+ALL_TIERS = ("device", "host", "disk", "remote")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,19 @@ class Engine:
     def has_work(self) -> bool:
         return self.scheduler.has_work
 
+    @property
+    def awaits_tiers(self) -> bool:
+        """The latest step had nothing to do but to wait for them."""
+        return self.scheduler.awaits_tiers
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        """`wake` is called, in any thread, when a tier has news."""
+        self.scheduler.tiers.wake = wake
+
+    def close(self) -> None:
+        """The last call; it takes a few seconds at most."""
+        self.scheduler.tiers.close()
+
     def add(self, request: Request) -> None:
         self._detokenizer.add(request)
         self.scheduler.add(request)
@@ -60,7 +75,7 @@ class Engine:
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> list[RequestOutput]:
         """End a request between two steps; empty if it has ended before."""
         request = self.scheduler.abort(request_id, reason)
-        return [] if request is None else [self._reporter.request_output(request, sampled=False)]
+        return [] if request is None else [self._reporter.request_output(request)]
 
     def fail_running(self) -> list[RequestOutput]:
         """After a step that raised: end whatever was running, so that the waiting requests get their chance.
@@ -78,15 +93,19 @@ class Engine:
         scheduler = self.scheduler
         scheduler.manager.expire()
         return EngineStats(
-            scheduler.manager.stats(),
+            scheduler.cache_stats(),
             len(scheduler.running),
             len(scheduler.waiting),
             scheduler.num_preemptions,
             self._attention_read_bytes,
         )
 
-    def reset_cache(self, *, include_pinned: bool = False) -> ResetResult:
+    def reset_cache(self, *, include_pinned: bool = False, tiers: Collection[str] = ALL_TIERS) -> ResetResult:
+        """Forget what the KV pool (device) and the cache tiers of these locations hold."""
         self.scheduler.report_soon()
+        self.scheduler.clear_tiers(tiers)
+        if "device" not in tiers:
+            return ResetResult(0, 0)
         return self.scheduler.manager.reset(include_pinned=include_pinned)
 
     def pin(self, order: PinOrder, namespace: str, prompt: Sequence[int]) -> PinRecord | None:

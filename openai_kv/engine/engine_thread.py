@@ -11,6 +11,7 @@ from openai_kv.outputs import RequestOutput
 
 logger = logging.getLogger(__name__)
 IDLE_SECONDS_BEFORE_CHECK = 1.0
+SECONDS_BETWEEN_LOOKS = 0.01
 Command = Callable[[Engine], object]
 
 
@@ -48,15 +49,19 @@ class EngineThread:
     def _run(self) -> None:
         try:
             engine = self._build()
+            engine.wake_with(lambda: self.submit(_look_again))
             self._listener.on_ready(engine)
             while self._take_commands(engine):
                 self._step(engine)
+            engine.close()
         except BaseException as error:  # whatever ended the thread, the clients must hear of it
             self._listener.on_dead(error)
 
     def _take_commands(self, engine: Engine) -> bool:
         """Run all queued commands, waiting for one while there is nothing to step; False: stop."""
         if not engine.has_work and not self._run_command(self._wait(engine), engine):
+            return False
+        if engine.awaits_tiers and not self._run_command(self._pause(), engine):
             return False
         while not self._inbox.empty():
             if not self._run_command(self._inbox.get(), engine):
@@ -75,6 +80,13 @@ class EngineThread:
             engine.check_integrity()
         return self._inbox.get()
 
+    def _pause(self) -> Command | None:
+        """The next command; after a moment without one it is time to see how long the tiers take."""
+        try:
+            return self._inbox.get(timeout=SECONDS_BETWEEN_LOOKS)
+        except queue.Empty:
+            return _look_again
+
     def _step(self, engine: Engine) -> None:
         if not engine.has_work:
             return
@@ -84,3 +96,7 @@ class EngineThread:
             logger.exception("an engine step failed; its requests end with an error, the engine goes on")
             outputs = engine.fail_running()
         self._listener.on_outputs(outputs)
+
+
+def _look_again(engine: Engine) -> None:
+    """There is news for the next step."""

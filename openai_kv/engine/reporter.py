@@ -1,7 +1,7 @@
 """After each step: outputs for the clients, records for the exporters."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from openai_kv.engine.detokenizer import Detokenizer, TextPiece
@@ -40,14 +40,15 @@ class Reporter:
         self, scheduler: Scheduler, scheduled: SchedulerOutput, output: ModelRunnerOutput, updated: Sequence[Request]
     ) -> list[RequestOutput]:
         now = self._clock()
-        stats = self._step_stats(scheduler, scheduled, output, updated, now)
+        said = _said(scheduled, output, updated)
+        stats = self._step_stats(scheduler, scheduled, output, updated, said, now)
         self._exporters.on_step(stats)
         self._pressure.watch(stats.cache.memory_pressure)
         self._preemptions = scheduler.num_preemptions
         return [
-            self.request_output(request, sampled=request.request_id in output.sampled_token_ids)
+            self.request_output(request, said.get(request.request_id, ()))
             for request in updated
-            if request.finish_reason or request.request_id in output.sampled_token_ids
+            if request.finish_reason or request.request_id in said
         ]
 
     def _step_stats(
@@ -56,9 +57,11 @@ class Reporter:
         scheduled: SchedulerOutput,
         output: ModelRunnerOutput,
         updated: Sequence[Request],
+        said: Mapping[str, Sequence[int]],
         now: float,
     ) -> StepStats:
-        sampled = [request for request in updated if request.request_id in output.sampled_token_ids]
+        sampled = [request for request in updated if request.request_id in said]
+        drafted = [item for item in scheduled.requests if item.num_drafts]
         first = tuple(now - request.arrival_time for request in sampled if request.first_token_time is None)
         gaps = tuple(now - request.last_token_time for request in sampled if request.last_token_time is not None)
         return StepStats(
@@ -69,20 +72,22 @@ class Reporter:
             deferred=scheduler.num_deferred,
             scheduled_tokens=scheduled.num_tokens,
             computed_prompt_tokens=sum(map(_prompt_rows, scheduled.requests, updated)),
-            generated_tokens=len(sampled),
+            generated_tokens=sum(map(len, said.values())),
             preemptions=scheduler.num_preemptions - self._preemptions,
             attention_read_bytes=output.attention_read_bytes,
             inter_token_seconds=gaps,
             time_to_first_token_seconds=first,
-            cache=scheduler.manager.stats(),
+            cache=scheduler.cache_stats(),
+            drafts=len(drafted),
+            draft_tokens=sum(item.num_drafts for item in drafted),
+            accepted_draft_tokens=sum(len(output.sampled_token_ids[item.request_id]) - 1 for item in drafted),
         )
 
-    def request_output(self, request: Request, *, sampled: bool) -> RequestOutput:
-        """What the client of `request` gets; for a finished one the exporters get their record too."""
-        if sampled:
+    def request_output(self, request: Request, token_ids: tuple[int, ...] = ()) -> RequestOutput:
+        """What the client of `request` gets, `token_ids` being new; of a finished one the exporters hear, too."""
+        if token_ids:
             request.last_token_time = self._clock()
             request.first_token_time = request.first_token_time or request.last_token_time
-        token_ids = (request.token_ids[-1],) if sampled else ()
         return self._output(request, self._detokenizer.take(request), token_ids)
 
     def failed_output(self, request: Request) -> RequestOutput:
@@ -110,6 +115,7 @@ class Reporter:
             choice=request.choice,
             logprobs=tuple(_take_logprobs(request, piece)),
             prompt_logprobs=tuple(request.prompt_logprobs) if request.num_output_tokens == len(token_ids) else (),
+            promoted_tokens=request.promoted_tokens,
             embedding=request.embedding if request.finish_reason is FinishReason.STOP else None,
         )
         if request.finish_reason is not None:
@@ -117,6 +123,18 @@ class Reporter:
             if self._recorder is not None:
                 self._recorder.record(request)
         return result
+
+
+def _said(
+    scheduled: SchedulerOutput, output: ModelRunnerOutput, updated: Sequence[Request]
+) -> dict[str, tuple[int, ...]]:
+    """What this step added to each request that sampled: what came after a stop it dropped."""
+    pairs = zip(scheduled.requests, updated, strict=True)
+    return {
+        request.request_id: tuple(request.token_ids[item.num_known_tokens :])
+        for item, request in pairs
+        if request.request_id in output.sampled_token_ids
+    }
 
 
 def _take_logprobs(request: Request, piece: TextPiece) -> Iterator[TokenLogprobs]:

@@ -1,6 +1,6 @@
 """The KV pool: every block's K and V, allocated once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,6 +87,38 @@ class KVPool:
         for layer in self.layers:
             for blocks in (layer.key, layer.value):
                 blocks[targets] = blocks[sources]
+
+    def read_blocks(self, block_ids: Sequence[int]) -> list[bytes]:
+        """Each block's K and V as they are stored, layer after layer, `block_bytes` each."""
+        if not block_ids:
+            return []
+        ids = torch.tensor(block_ids, device=self.layers[0].key.device)
+        parts = [part[ids].flatten(1).view(torch.uint8) for part in self._parts()]
+        return [row.tobytes() for row in torch.cat(parts, dim=1).cpu().numpy()]
+
+    def write_blocks(self, block_ids: Sequence[int], payloads: Sequence[bytes | memoryview]) -> None:
+        """Put back what `read_blocks` of a pool of the same shape has read."""
+        if not block_ids:
+            return
+        rows = torch.empty(len(payloads), self.block_bytes, dtype=torch.uint8, pin_memory=self._on_cuda)
+        for row, payload in zip(rows.numpy(), payloads, strict=True):
+            row[:] = np.frombuffer(payload, np.uint8)
+        device = self.layers[0].key.device
+        ids, begin, stored = torch.tensor(block_ids, device=device), 0, rows.to(device)
+        for part in self._parts():
+            size = part[0].nbytes
+            part[ids] = stored[:, begin : begin + size].contiguous().view(part.dtype).view(-1, *part.shape[1:])
+            begin += size
+
+    def _parts(self) -> Iterator[Tensor]:
+        """[num_blocks, ...] each."""
+        for layer in self.layers:
+            yield layer.key
+            yield layer.value
+
+    @property
+    def _on_cuda(self) -> bool:
+        return self.layers[0].key.is_cuda
 
     def to_dynamic_cache(self, block_ids: Sequence[int], num_tokens: int) -> DynamicCache:
         """The first `num_tokens` tokens of a block table as a cache of batch size 1 for plain transformers code.

@@ -14,8 +14,9 @@ from openai_kv.model_runner.attention.cpu import CpuBackend
 from openai_kv.model_runner.attention.interface import PagedStep
 from openai_kv.model_runner.attention.reads import AttentionReads
 from openai_kv.model_runner.attention.select import select_backend
+from openai_kv.model_runner.drafts import accept, sampling_rows, split
 from openai_kv.model_runner.dtypes import kv_cache_dtype, name_of
-from openai_kv.model_runner.fingerprint import fingerprint
+from openai_kv.model_runner.fingerprint import fingerprint, identity
 from openai_kv.model_runner.fused.choice import brgemm_rows
 from openai_kv.model_runner.fused.optimize import optimize
 from openai_kv.model_runner.fused.quantize import quantize
@@ -28,7 +29,7 @@ from openai_kv.model_runner.logprobs import MAX_ROWS, token_logprobs
 from openai_kv.model_runner.memory import return_freed
 from openai_kv.model_runner.pooling import pool
 from openai_kv.model_runner.probe import ModelShapes, check, check_invariant, measure
-from openai_kv.model_runner.sampler import Sampler, SamplingRow
+from openai_kv.model_runner.sampler import Sampler
 from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.model_runner.sizing import max_model_len_of, num_blocks_of
 from openai_kv.model_runner.transfer import to_device
@@ -42,8 +43,8 @@ LEADING_BLOCKS = 32  # few, as sorting costs time in each step
 class _Sampled:
     """By request id."""
 
-    token_ids: Mapping[str, int] = field(default_factory=dict)
-    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
+    token_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
 
 
 class ModelRunner:
@@ -112,13 +113,17 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
-        """Copies, then the rows' forward pass, then what each request wants of them: a token, its part of a vector."""
+        """Saves, copies, loads, the rows' forward pass, then what each request wants: a token, its part of a vector."""
+        saved = self.kv_pool.read_blocks([save.block_id for save in scheduled.saves])
         self.kv_pool.copy(scheduled.copies)
+        self.kv_pool.write_blocks(
+            [load.block_id for load in scheduled.loads], [load.payload for load in scheduled.loads]
+        )
         rows = self._read_slots(scheduled.requests)
         running = sorted((request for request in scheduled.requests if request.token_ids), key=_leading_blocks)
         if not running:
             sampled, pooled = self._sample(scheduled.requests, rows), pool(scheduled.requests, rows)
-            return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs, pooled=pooled)
+            return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs, pooled=pooled, saved=saved)
         batch = InputBatch.build(running, self.kv_pool.block_size, self.device)
         mass = self._new_mass()
         states = self._forward(batch, mass)
@@ -132,6 +137,7 @@ class ModelRunner:
             sampled.logprobs,
             self._prompt_logprobs(running, rows),
             pool(scheduled.requests, rows),
+            saved,
         )
 
     def _forward(self, batch: InputBatch, mass: Tensor | None) -> Tensor:
@@ -175,12 +181,15 @@ class ModelRunner:
         chosen = [request for request in requests if request.samples]
         if not chosen:
             return _Sampled()
-        logits = self.model.logits(torch.stack([rows[request.request_id][-1] for request in chosen]))
-        asking = [row for row, request in enumerate(chosen) if request.params.logprobs is not None]
+        states = [rows[request.request_id][-1 - request.num_drafts :] for request in chosen]
+        logits = self.model.logits(torch.cat(states))
+        sampling = [row for request in chosen for row in sampling_rows(request)]
+        asking = [index for index, row in enumerate(sampling) if row.params.logprobs is not None]
         raw = logits[to_device(asking, torch.int64, self.device)]  # a copy: the sampler writes over its logits
-        tokens = self.sampler.sample(logits, [_sampling_row(request) for request in chosen])
-        token_ids = {request.request_id: token for request, token in zip(chosen, tokens, strict=True)}
-        return _Sampled(token_ids, _of_sampled(raw, [chosen[row] for row in asking], token_ids))
+        drawn = self.sampler.sample(logits, sampling)
+        parts = zip(chosen, split(chosen, drawn), strict=True)
+        token_ids = {request.request_id: accept(request, part) for request, part in parts}
+        return _Sampled(token_ids, _of_sampled(raw, chosen, [drawn[index] for index in asking], token_ids))
 
     def _prompt_logprobs(
         self, running: Sequence[ScheduledRequest], rows: Mapping[str, Tensor]
@@ -212,28 +221,16 @@ def _by_request(running: Sequence[ScheduledRequest], states: Tensor) -> dict[str
     return {request.request_id: part for request, part in zip(running, parts, strict=True)}
 
 
-def _sampling_row(request: ScheduledRequest) -> SamplingRow:
-    output = request.output_token_ids
-    return SamplingRow(
-        request.params,
-        request.seed,
-        len(output),
-        request.prompt_token_ids,
-        output,
-        request.choice,
-        request.constraint,
-    )
-
-
 def _of_sampled(
-    logits: Tensor, requests: Sequence[ScheduledRequest], token_ids: Mapping[str, int]
-) -> dict[str, TokenLogprobs]:
-    """logits [len(requests), vocab_size], raw."""
-    if not requests:
+    logits: Tensor, requests: Sequence[ScheduledRequest], drawn: Sequence[int], kept: Mapping[str, Sequence[int]]
+) -> dict[str, Sequence[TokenLogprobs]]:
+    """logits [len(drawn), vocab_size], raw, of those of the requests that ask; for the tokens that are kept."""
+    asking = [request for request in requests if request.params.logprobs is not None]
+    if not asking:
         return {}
-    ids = [request.request_id for request in requests]
-    counts = [request.params.logprobs or 0 for request in requests]
-    return dict(zip(ids, token_logprobs(logits, [token_ids[name] for name in ids], counts), strict=True))
+    counts = [request.params.logprobs or 0 for request in asking for _ in range(request.num_drafts + 1)]
+    parts = zip(asking, split(asking, token_logprobs(logits, drawn, counts)), strict=True)
+    return {request.request_id: part[: len(kept[request.request_id])] for request, part in parts}
 
 
 def _by_block(mass: Tensor, block_tables: Tensor) -> dict[int, float]:
@@ -258,4 +255,5 @@ def _info(
         attention_backend=backend.name,
         block_bytes=pool.block_bytes,
         fingerprint=fingerprint(model.model, (dtype, kv_dtype, backend.name, __version__)),
+        identity=identity(model.model, (dtype, kv_dtype, settings.quantization, str(pool.block_size))),
     )

@@ -19,20 +19,28 @@ class StepCollector(Collector):
         self.dropped: dict[str, int] = {}
         self._latest: StepStats | None = None
         self._generated = self._preemptions = 0
+        self._drafts = self._draft_tokens = self._accepted = 0
 
     def update(self, stats: StepStats) -> None:
         self._latest = stats
         self._generated += stats.generated_tokens
         self._preemptions += stats.preemptions
+        self._drafts += stats.drafts
+        self._draft_tokens += stats.draft_tokens
+        self._accepted += stats.accepted_draft_tokens
 
     def collect(self) -> Iterator[Metric]:
         yield counter("vllm:generation_tokens", self._generated)
         yield counter("vllm:num_preemptions", self._preemptions)
+        yield counter("vllm:spec_decode_num_drafts", self._drafts)
+        yield counter("vllm:spec_decode_num_draft_tokens", self._draft_tokens)
+        yield counter("vllm:spec_decode_num_accepted_tokens", self._accepted)
         yield counter("openai_kv_exporter_dropped", self.dropped, "plugin")
         if self._latest is not None:
             yield from collect_queue(self._latest)
             yield from collect_cache(self._latest.cache)
             yield from collect_prompt(self._latest.cache)
+            yield from collect_tiers(self._latest.cache)
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -79,6 +87,22 @@ def collect_prompt(cache: CacheStats) -> Iterator[Metric]:
     cached = sum(cache.hit_tokens.values())
     yield counter("vllm:prompt_tokens", cache.prompt_tokens)
     yield counter("vllm:prompt_tokens_cached", cached)
-    sources = {"local_compute": cache.prompt_tokens - cached, "local_cache_hit": cached, "external_kv_transfer": 0}
+    promoted = sum(cache.promoted_tokens.values())
+    here = cached - promoted
+    sources = {"local_compute": cache.prompt_tokens - cached, "local_cache_hit": here, "external_kv_transfer": promoted}
     yield counter("vllm:prompt_tokens_by_source", sources, "source")
-    yield counter("vllm:prompt_tokens_cached_by_source", {"device": cached, "host": 0, "disk": 0}, "source")
+    tiers = {"device": here, "host": 0, "disk": 0, **cache.promoted_tokens}
+    yield counter("vllm:prompt_tokens_cached_by_source", tiers, "source")
+
+
+def collect_tiers(cache: CacheStats) -> Iterator[Metric]:
+    name = "openai_kv_tier_problems"
+    problems = CounterMetricFamily(name, describe(name), labels=["tier", "problem"])
+    used = GaugeMetricFamily("openai_kv_tier_used_bytes", describe("tier_used_bytes"), labels=["tier"])
+    for tier in cache.tiers:
+        for problem in ("full", "error", "corrupt", "dropped"):
+            problems.add_metric([tier.name, problem], tier.problems.get(problem, 0))
+        if tier.num_bytes is not None:
+            used.add_metric([tier.name], tier.num_bytes)
+    yield problems
+    yield used

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from openai_kv.engine.engine import EngineStats
-from openai_kv.metrics import CacheStats
+from openai_kv.engine.engine import ALL_TIERS, EngineStats
+from openai_kv.metrics import CacheStats, TierStats
 from openai_kv.outputs import ModelInfo
 from openai_kv.server.call import Call
 from openai_kv.server.context import PluginRow, ServerContext
 from openai_kv.server.fields import Array, Boolean, Choice, Object
 
-RESET_BODY = Object({"tiers": Array(Choice(("device", "host", "disk"))), "include_pinned": Boolean()})
+RESET_BODY = Object({"tiers": Array(Choice(ALL_TIERS)), "include_pinned": Boolean()})
 
 
 async def cache_stats(call: Call) -> None:
@@ -35,7 +35,7 @@ def describe(context: ServerContext, stats: EngineStats) -> dict[str, Any]:
         **memory(cache, info),
         "active_requests": stats.running,
         "groups": [{"name": "full", "layers": info.num_layers, "blocks": block_counts(cache)}],
-        "tiers": [],
+        "tiers": [describe_tier(tier, info) for tier in cache.tiers],
         **hits(cache),
         "eviction_count": cache.eviction_count,
         "evictions_by_policy": dict(cache.evictions_by_policy),
@@ -86,6 +86,23 @@ def hits(cache: CacheStats) -> dict[str, Any]:
         "prompt_tokens": cache.prompt_tokens,
         "hit_tokens": hit_tokens,
         "token_hit_rate": ratio(hit_tokens, cache.prompt_tokens),
+        "promoted_tokens": dict(cache.promoted_tokens),
+    }
+
+
+def describe_tier(tier: TierStats, info: ModelInfo) -> dict[str, Any]:
+    """Of other models, too, that share it."""
+    return {
+        "name": tier.name,
+        "plugin": tier.plugin,
+        "available": tier.available,
+        "blocks_total": None if tier.max_bytes is None else tier.max_bytes // info.block_bytes,
+        "blocks_used": tier.blocks,
+        "bytes_total": tier.max_bytes,
+        "bytes_used": tier.num_bytes,
+        "demoted_blocks": tier.demoted_blocks,
+        "promoted_blocks": tier.promoted_blocks,
+        "problems": dict(tier.problems),
     }
 
 
@@ -94,13 +111,11 @@ def ratio(part: float, whole: float) -> float:
 
 
 async def cache_reset(call: Call) -> None:
-    """An empty body is `{}`. There is only the device tier."""
+    """An empty body is `{}`, and means all tiers."""
     call.body = call.body or b"{}"
     body = await call.parse(lambda _: RESET_BODY)
-    if "device" not in body.get("tiers", ["device"]):
-        await call.answer({"success": True, "freed_blocks": 0, "kept_blocks": 0})
-        return
-    result = await call.context.engine.reset_cache(include_pinned=body.get("include_pinned", False))
+    tiers, pinned = body.get("tiers", ALL_TIERS), body.get("include_pinned", False)
+    result = await call.context.engine.reset_cache(include_pinned=pinned, tiers=tiers)
     await call.answer({"success": True, "freed_blocks": result.freed_blocks, "kept_blocks": result.kept_blocks})
 
 

@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 def create_app(context: ServerContext) -> Starlette:
     """Raises ConfigError if the API keys can't be read."""
     settings = context.settings.server
-    authenticator = load_authenticator(context.settings.auth)
+    home = context.settings.home if context.settings.cache.tiers else None
+    authenticator = load_authenticator(context.settings.auth, secret_file=home and home / "namespace-secret")
     limiter = RateLimiter(settings.rate_limit_rpm) if settings.rate_limit_rpm else None
     table = endpoints(metrics_access=Access.OPEN if settings.metrics_public else Access.KEY)
     routes = [

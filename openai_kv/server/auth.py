@@ -11,6 +11,8 @@ from pathlib import Path
 from openai_kv.config import AuthSettings
 from openai_kv.errors import AuthenticationError, ConfigError, PermissionDeniedError
 
+SECRET_BYTES = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -31,7 +33,7 @@ class Authenticator:
 
     keys: tuple[Key, ...] = ()
     isolate: bool = True
-    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(SECRET_BYTES), repr=False)
 
     def authenticate(self, authorization: str | None) -> Key | None:
         """The key of an `Authorization` header, None if no key is needed; raises AuthenticationError."""
@@ -72,14 +74,34 @@ def digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
-def load_authenticator(settings: AuthSettings, environ: Mapping[str, str] | None = None) -> Authenticator:
-    """Keys of the environment and of files. Raises ConfigError if a file can't be read or holds none."""
+def load_authenticator(
+    settings: AuthSettings, environ: Mapping[str, str] | None = None, secret_file: Path | None = None
+) -> Authenticator:
+    """Keys of the environment and of files. Raises ConfigError if a file can't be read or holds none.
+
+    With `secret_file` namespaces are the same in the next process.
+    """
     variables = os.environ if environ is None else environ
     keys = variables.get(settings.keys_env, "").split(",") + read_lines(settings.keys_file)
     admin = variables.get(settings.admin_key_env, "").split(",") + read_lines(settings.admin_key_file)
     known = [Key(digest(key.strip()), admin=True) for key in admin if key.strip()]
     known += [Key(digest(key.strip())) for key in keys if key.strip()]
-    return Authenticator(tuple(known), settings.isolate_cache_by_key)
+    secret = secrets.token_bytes(SECRET_BYTES) if secret_file is None else kept_secret(secret_file)
+    return Authenticator(tuple(known), settings.isolate_cache_by_key, secret)
+
+
+def kept_secret(file: Path) -> bytes:
+    """The secret in `file`, drawn if there is none. Raises ConfigError if it can be neither read nor written."""
+    try:
+        if not file.exists() or file.stat().st_size != SECRET_BYTES:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            new = file.with_name(f"{file.name}.{os.getpid()}")
+            new.touch(mode=0o600)
+            new.write_bytes(secrets.token_bytes(SECRET_BYTES))
+            new.replace(file)
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"can't keep the secret of the cache's namespaces in {file}: {error.strerror}") from None
 
 
 def read_lines(file: str) -> list[str]:

@@ -83,7 +83,7 @@ class GenerateReply:
             "cache_hit_tokens": last.cached_tokens,
             "cache_write_tokens": last.cache_write_tokens,
             "cache_hit_kind": last.hit_kind,
-            "cache_hit_tiers": {"device": last.cached_tokens, "host": 0, "disk": 0},
+            "cache_hit_tiers": hit_tiers(last),
             "usage": usage([last]),
             "timings": timings(last),
         }
@@ -94,6 +94,11 @@ class GenerateReply:
     def logprobs(self, part: Part) -> list[dict[str, Any]] | None:
         count = self.body.get("logprobs")
         return None if count is None else self.format.native(part.logprobs, count)
+
+
+def hit_tiers(last: RequestOutput) -> dict[str, int]:
+    promoted = last.promoted_tokens
+    return {"device": last.cached_tokens - sum(promoted.values()), "host": 0, "disk": 0, **promoted}
 
 
 async def collect(generation: Generation, reply: GenerateReply) -> None:

@@ -7,7 +7,17 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from openai_kv.default_plugins.prometheus import PrometheusExporter
-from openai_kv.metrics import CacheStats, EvictionStats, HttpStats, LookupStats, RequestStats, ServerInfo, StepStats
+from openai_kv.metrics import (
+    CacheStats,
+    EvictionStats,
+    HttpStats,
+    LookupStats,
+    RequestStats,
+    ServerInfo,
+    StepStats,
+    TierStats,
+    TransferStats,
+)
 from openai_kv.prometheus.buckets import one_two_five
 from openai_kv.request import RequestInfo
 
@@ -30,6 +40,8 @@ CACHE = CacheStats(
     soft_pinned=6,
     pinned=7,
     pins=1,
+    promoted_tokens={"disk": 16},
+    tiers=(TierStats("disk", "disk", 3, 4096, 2**20, 2, 1, {"full": 2}, available=True),),
 )
 STEP = StepStats(
     step=1,
@@ -45,6 +57,9 @@ STEP = StepStats(
     inter_token_seconds=(0.03, 0.04),
     time_to_first_token_seconds=(0.2,),
     cache=CACHE,
+    drafts=2,
+    draft_tokens=7,
+    accepted_draft_tokens=3,
 )
 REQUEST = RequestStats(
     info=RequestInfo("r", 38),
@@ -76,7 +91,7 @@ G = ".01 .025 .05 .075 .1 .15 .2 .3 .4 .5 .75 1 2.5 5 7.5 10 20 40 80"
 L = ".3 .5 .8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680"
 R = ".001 .002 .005 .01 .02 .05 .1 .2 .5 1 2 5 10 20 30 60 120 300 600 1200 1800 3600 21600 86400"
 N = "1 2 5 10 20 50 100 200 500 1000 2000 5000"
-# The contract's table: name, type, own labels, buckets. Not built, for want of what they measure: tiers.
+# The contract's table: name, type, own labels, buckets.
 CONTRACT = f"""
 vllm:num_requests_running | gauge
 vllm:num_requests_waiting | gauge
@@ -90,6 +105,9 @@ openai_kv_expired_blocks_total | counter
 vllm:prompt_tokens_cached_total | counter
 vllm:generation_tokens_total | counter
 vllm:num_preemptions_total | counter
+vllm:spec_decode_num_drafts_total | counter
+vllm:spec_decode_num_draft_tokens_total | counter
+vllm:spec_decode_num_accepted_tokens_total | counter
 vllm:prompt_tokens_by_source_total | counter | source=local_compute,local_cache_hit,external_kv_transfer
 vllm:prompt_tokens_cached_by_source_total | counter | source=device,host,disk
 vllm:request_success_total | counter | finished_reason=stop,length,abort,error
@@ -119,6 +137,10 @@ openai_kv_prefix_lookups_total | counter | kind=exact,radix,partial,miss
 openai_kv_tokens_saved_total | counter | kind=exact,radix,partial
 openai_kv_blocks | gauge | state=free,cached,referenced,soft_pinned,pinned tier=device
 openai_kv_memory_pressure | gauge
+openai_kv_tier_bytes_total | counter | tier=disk direction=demote
+openai_kv_tier_seconds | histogram | tier=disk direction=demote | {T}
+openai_kv_tier_used_bytes | gauge | tier=disk
+openai_kv_tier_problems_total | counter | tier=disk problem=full,error,corrupt,dropped
 openai_kv_attention_read_bytes | histogram | | {" ".join(str(4**power) for power in range(5, 19))}
 openai_kv_http_requests_total | counter | method route status
 openai_kv_http_request_seconds | histogram | route | {L}
@@ -182,6 +204,7 @@ def feed(exporter: PrometheusExporter) -> None:
     exporter.on_request_finished(REQUEST)
     exporter.on_lookup(LookupStats(REQUEST.info, "radix", 32, (0.5, 0.25), resumed=False))
     exporter.on_eviction(EvictionStats("lru", 1, 16, 2, lifetime_seconds=3.0, idle_seconds=1.0, seconds=2e-5))
+    exporter.on_transfer(TransferStats("disk", "demote", 2, 2048, 0.25))
     exporter.on_http_request(HttpStats("GET", "/ready", 200, 0.001))
     exporter.on_http_request(HttpStats("POST", "/v1/completions", 429, 0.5, upstream="gpt-*"))
     exporter.on_rejected("max_num_queued_reqs")
@@ -231,7 +254,14 @@ def test_step_numbers_are_summed_and_cache_numbers_are_read() -> None:
     exporter.on_step(STEP)
     assert value(exporter, "vllm:generation_tokens_total") == 4
     assert value(exporter, "vllm:num_preemptions_total") == 2
+    drafted = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    assert [value(exporter, f"vllm:spec_decode_{name}_total") for name in drafted] == [4, 14, 6]
     assert value(exporter, "vllm:prompt_tokens_by_source_total", source="local_compute") == 200 - 62
+    assert value(exporter, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer") == 16
+    assert value(exporter, "vllm:prompt_tokens_cached_by_source_total", source="device") == 62 - 16
+    assert value(exporter, "vllm:prompt_tokens_cached_by_source_total", source="disk") == 16
+    assert value(exporter, "openai_kv_tier_problems_total", tier="disk", problem="full") == 2
+    assert value(exporter, "openai_kv_tier_used_bytes", tier="disk") == 4096
     assert value(exporter, "vllm:prompt_tokens_total") == 200
     assert value(exporter, "vllm:prefix_cache_queries_total") == 200
     assert value(exporter, "vllm:kv_cache_usage_perc") == 0.5

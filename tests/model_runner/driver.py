@@ -90,8 +90,8 @@ class Driver:
         """Run so many rows of each stream; sampled tokens are appended."""
         streams = {stream.request_id: stream for stream, _ in parts}
         output = self.execute(*(stream.take(length) for stream, length in parts))
-        for request_id, token in output.sampled_token_ids.items():
-            streams[request_id].output.append(token)
+        for request_id, tokens in output.sampled_token_ids.items():
+            streams[request_id].output.extend(tokens)
         return output
 
     def generate(self, *streams: Stream, num_tokens: int) -> None:

@@ -38,7 +38,7 @@ class Invariant(Driver):
         while len(found) < NUM_TOKENS:
             parts = ((stream, min(chunk, stream.num_pending)), *((other, None) for other in others))
             output = self.step(*parts)
-            found += [output.logprobs[stream.request_id]] if stream.request_id in output.logprobs else []
+            found += output.logprobs.get(stream.request_id, [])
         return found
 
 

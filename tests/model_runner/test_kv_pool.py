@@ -15,8 +15,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SHAPES = (LayerShape(2, 8, 8), LayerShape(1, 4, 6))  # layers may differ
 
 
-def pool() -> KVPool:
-    pool = KVPool.allocate(SHAPES, num_blocks=6, block_size=3, dtype=torch.float32)
+def pool(dtype: torch.dtype = torch.float32) -> KVPool:
+    pool = KVPool.allocate(SHAPES, num_blocks=6, block_size=3, dtype=dtype)
     for layer in pool.layers:
         layer.key.normal_(generator=torch.Generator().manual_seed(0))
         layer.value.normal_(generator=torch.Generator().manual_seed(1))
@@ -29,6 +29,22 @@ def test_sizes() -> None:
     assert token_bytes(SHAPES, torch.bfloat16) == 2 * (2 * 16 + 10)
     assert pool().block_bytes == 3 * token_bytes(SHAPES, torch.float32)
     assert pool().nbytes == 6 * pool().block_bytes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_blocks_can_be_read_out_and_put_elsewhere(dtype: torch.dtype) -> None:
+    before, after = pool(dtype), pool(dtype)
+    saved = after.read_blocks([4, 0])
+    assert [len(payload) for payload in saved] == [after.block_bytes] * 2
+    after.write_blocks([1, 2], [saved[0], memoryview(saved[1])])
+    for old, new in zip(before.layers, after.layers, strict=True):
+        for was, now in ((old.key, new.key), (old.value, new.value)):
+            assert torch.equal(now, was[[0, 4, 0, 3, 4, 5]])
+
+
+def test_no_blocks_are_none() -> None:
+    pool().write_blocks([], [])
+    assert pool().read_blocks([]) == []
 
 
 def test_copies_read_every_source_before_a_target_is_written() -> None:

@@ -83,7 +83,7 @@ def test_a_copied_prefix_counts_like_a_computed_one() -> None:
     copied = driver.execute(twin.take(), copies=copies).sampled_token_ids["b"]
     cold = driver.stream("c", twin.prompt)
     driver.step((cold, None))
-    assert copied == cold.output[0]
+    assert copied == cold.output
 
 
 def test_attention_read_bytes_are_of_all_contexts() -> None:
@@ -217,3 +217,22 @@ def test_half_precision_follows_the_models_own_forward(dtype: torch.dtype) -> No
     chosen = logits.gather(1, torch.tensor(stream.output)[:, None])[:, 0]
     assert float((logits.max(-1).values - chosen).max()) < 0.1
     assert float(logits.std()) > 0.5
+
+
+def test_the_identity_is_of_all_that_k_and_v_depend_on() -> None:
+    settings = RunnerSettings(num_blocks=4)
+    plain = paged_runner(tiny_model("llama"), settings).info.identity
+    assert paged_runner(tiny_model("llama"), settings).info.identity == plain
+    other = build(tiny_config("llama"))
+    with torch.no_grad():
+        [*other.parameters()][5].flatten()[777] += 1e-3
+    turned = tiny_config("llama")
+    turned.rope_parameters = {"rope_type": "default", "rope_theta": 20000.0}
+    found = [
+        paged_runner(other, settings),
+        paged_runner(build(turned), settings),
+        paged_runner(tiny_model("llama", torch.bfloat16), settings),
+        paged_runner(tiny_model("llama"), replace(settings, kv_cache_dtype="bfloat16")),
+        paged_runner(tiny_model("llama"), replace(settings, block_size=8)),
+    ]
+    assert len({plain, *(runner.info.identity for runner in found)}) == 6

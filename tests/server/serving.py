@@ -14,6 +14,7 @@ import httpx
 import uvicorn
 from starlette.applications import Starlette
 
+from openai_kv.cache.demotion import DemotionRule
 from openai_kv.cache.pin import PinLimits
 from openai_kv.config import load_settings
 from openai_kv.engine.admission import QueueLimits
@@ -29,9 +30,13 @@ from openai_kv.server.app import create_app
 from openai_kv.server.context import ServerContext
 from openai_kv.server.run import Server
 from openai_kv.server.upstreams import Upstreams
+from openai_kv.tiers.tier import CacheTier
+from openai_kv.tiers.tier_thread import TierThread
+from openai_kv.tiers.tiers import Tiers
 from openai_kv.tokenizer import Tokenizer
 from tests.fakes import FakeModelRunner
 from tests.harness import Shape, build_engine, fake_runner
+from tests.tiers.inline import INFO, FixedSpeed
 from tests.tiny_tokenizer import tiny_tokenizer
 
 SHAPE = Shape(num_blocks=256, block_size=4, max_num_seqs=8, max_num_batched_tokens=512, max_model_len=512)
@@ -155,6 +160,8 @@ def make_context(
     sampling_defaults: Mapping[str, float] | None = None,
     cache_clock: Callable[[], float] = time.monotonic,
     tool_parsers: Sequence[ToolParser] = (),
+    tiers: Sequence[CacheTier] = (),
+    seconds_a_token: float | None = None,
     **settings: object,
 ) -> ServerContext:
     """`settings` are names with `__` for the dot: server__max_queue=1."""
@@ -164,7 +171,7 @@ def make_context(
     group.start(server_info(model_names[0], shape))
 
     def build(on_started: Callable[[Request], None]) -> Engine:
-        return build_engine(
+        engine = build_engine(
             runner,
             shape,
             tokenizer=known,
@@ -172,7 +179,13 @@ def make_context(
             on_started=on_started,
             pin_limits=PinLimits(tree.cache.soft_pin_fraction, tree.cache.max_pinned_fraction, tree.cache.max_pins),
             cache_clock=cache_clock,
+            tiers=Tiers([TierThread(tier, INFO) for tier in tiers], block_bytes=1024, observer=group),
+            rules=[DemotionRule(tier.demotion) for tier in tiers],
+            speculation=tree.engine.speculation,
         )
+        if seconds_a_token is not None:
+            engine.scheduler._promotion.speed = FixedSpeed(seconds_a_token, seconds_a_token)
+        return engine
 
     limits = QueueLimits(tree.server.max_queue, tree.server.max_queued_tokens, tree.server.queue_timeout)
     engine = AsyncEngine(build, limits)

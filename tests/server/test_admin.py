@@ -1,3 +1,6 @@
+from pathlib import Path
+
+from openai_kv.tiers.disk import DiskTier
 from tests.server.serving import SHAPE, check_error, site
 
 BODY = {"prompt_token_ids": list(range(1, 11)), "max_tokens": 4, "temperature": 0}
@@ -5,6 +8,7 @@ STATS = {
     "model", "block_size", "dtype", "policy", "blocks", "utilization", "token_capacity", "tree_nodes", "exact_entries",
     "namespaces", "memory_pressure", "waste", "bytes_total", "bytes_used", "active_requests", "groups", "tiers",
     "hit_count", "miss_count", "hit_rate", "hits", "prompt_tokens", "hit_tokens", "token_hit_rate", "eviction_count",
+    "promoted_tokens",
     "evictions_by_policy", "expired_blocks", "preemption_count", "attention_read_bytes", "pins", "since",
 }  # fmt: skip
 
@@ -37,6 +41,22 @@ async def test_cache_stats_and_reset() -> None:
         assert done == {"success": True, "freed_blocks": blocks["used"], "kept_blocks": 0}
         after = (await server.client.get("/cache/stats")).json()
         assert after["blocks"]["free"] == SHAPE.num_blocks and after["hit_count"] == 1
+        assert (await server.post("/generate", BODY)).json()["cache_hit_tokens"] == 0
+
+
+async def test_tiers_are_told_and_reset(tmp_path: Path) -> None:
+    async with site(tiers=[DiskTier(str(tmp_path))], seconds_a_token=1.0) as server:
+        await server.post("/generate", BODY)
+        await server.post("/cache/reset", {"tiers": ["device"]})
+        again = (await server.post("/generate", BODY)).json()
+        assert again["cache_hit_tokens"] == 8 and again["cache_hit_kind"] == "radix"
+        assert again["cache_hit_tiers"] == {"device": 0, "host": 0, "disk": 8}
+        stats = (await server.client.get("/cache/stats")).json()
+        assert (stats["hit_tokens"], stats["promoted_tokens"]) == (8, {"disk": 8})
+        (tier,) = stats["tiers"]
+        assert (tier["name"], tier["plugin"], tier["available"], tier["promoted_blocks"]) == ("disk", "disk", True, 2)
+        assert tier["problems"] == {} and tier["bytes_total"] == 10 * 2**30
+        assert (await server.post("/cache/reset", {})).json()["success"]
         assert (await server.post("/generate", BODY)).json()["cache_hit_tokens"] == 0
 
 

@@ -49,3 +49,16 @@ def test_without_keys_everybody_is_welcome_and_a_missing_file_is_a_setting_error
     ):
         with pytest.raises(ConfigError, match="holds no key"):
             load_authenticator(settings, {"OPENAI_KV_API_KEYS": "a"})
+
+
+def test_a_kept_secret_makes_the_same_namespaces_in_the_next_process(tmp_path: Path) -> None:
+    file = tmp_path / "home" / "secret"
+    first, again = (load_authenticator(AuthSettings(), {"OPENAI_KV_API_KEYS": "a"}, file) for _ in range(2))
+    key = first.authenticate("Bearer a")
+    assert first.namespace(key, "x") == again.namespace(key, "x")
+    assert file.stat().st_mode & 0o777 == 0o600 and len(file.read_bytes()) == 32
+    file.write_bytes(b"torn")
+    other = load_authenticator(AuthSettings(), {"OPENAI_KV_API_KEYS": "a"}, file)
+    assert other.namespace(key, "x") != first.namespace(key, "x")
+    with pytest.raises(ConfigError, match="secret"):
+        load_authenticator(AuthSettings(), {}, file / "below")

@@ -77,9 +77,10 @@ class Ranked:
         output = self.execute(scheduled)
         by_id = {request.request_id: request.choice for request in scheduled.requests}
         values = {
-            name: type(entry)(entry.token_id, self.worth[by_id[name]], 1) for name, entry in output.logprobs.items()
+            name: [type(entry)(entry.token_id, self.worth[by_id[name]], 1) for entry in entries]
+            for name, entries in output.logprobs.items()
         }
-        tokens = {name: 100 + by_id[name] for name in output.sampled_token_ids}
+        tokens = {name: [100 + by_id[name]] for name in output.sampled_token_ids}
         return ModelRunnerOutput(tokens, logprobs=values)
 
 

@@ -1,0 +1,76 @@
+"""Promise: what one request may get from the tiers, and what of it has come true."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from openai_kv.cache.hit import CacheHit
+from openai_kv.request import Request
+from openai_kv.tiers.fetch import Fetch, Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A request was admitted with `hit`; then `promoted` tokens came from tiers, by location, the last before `end`."""
+
+    hit: CacheHit
+    promoted: Mapping[str, int]
+    end: int
+
+
+class Promise:
+    """`hit` is what `request` was admitted with; `fetch` the blocks that were looked for behind what the cache had.
+
+    While it runs, blocks are taken from the back and computed from the front, until both have met.
+    """
+
+    def __init__(self, request: Request, fetch: Fetch, block_size: int, time: float) -> None:
+        self.request, self.fetch, self.asked = request, fetch, time
+        self.hit: CacheHit | None = None
+        self.is_follower = False  # another one gets the same blocks
+        self._size = block_size
+        self._promoted: dict[str, int] = {}
+        self._locations: dict[int, str] = {}  # of what was taken
+
+    @property
+    def is_open(self) -> bool:
+        """Something may still come."""
+        return not self.fetch.settled or self.fetch.end > self.fetch.start
+
+    def take(self, locations: Sequence[str]) -> list[Loaded]:
+        """What has arrived and is not computed; `locations` by the numbers of the tiers."""
+        fetch = self.fetch
+        fetch.front = self.request.num_computed_tokens // self._size
+        fetch.read_inbox()
+        loaded = [each for each in fetch.take() if each.index >= fetch.front]
+        self._locations |= {each.index: locations[each.tier] for each in loaded}
+        return loaded
+
+    def reach(self) -> int:
+        """How many tokens are computed once what was taken is written: all up to the end, if there is no gap."""
+        fetch, computed = self.fetch, self.request.num_computed_tokens
+        if not self._locations or fetch.missing:
+            return computed
+        for index in range(fetch.front, fetch.end):
+            tokens = self._size - computed % self._size if index == fetch.front else self._size
+            location = self._locations[index]
+            self._promoted[location] = self._promoted.get(location, 0) + tokens
+        fetch.front = max(fetch.front, fetch.end)
+        return max(computed, fetch.end * self._size)
+
+    def limit(self, num_to_compute: Callable[[Fetch], int]) -> int:
+        """How many more tokens to compute now, by the number of blocks that are worth it; 0: wait for the others."""
+        fetch, unlimited = self.fetch, len(self.request.token_ids)
+        if not fetch.settled or fetch.end <= fetch.front:
+            return unlimited
+        blocks = fetch.missing if fetch.complete else num_to_compute(fetch)
+        if fetch.front + blocks == fetch.end:
+            return unlimited
+        return (fetch.front + blocks) * self._size - self.request.num_computed_tokens if blocks else 0
+
+    def outcome(self) -> Outcome | None:
+        """Once nothing can be added any more."""
+        fetch = self.fetch
+        last = fetch.end if fetch.settled else fetch.start + len(fetch.keys)
+        if self.hit is None or self.request.num_computed_tokens < last * self._size:
+            return None
+        return Outcome(self.hit, self._promoted, fetch.end * self._size if self._promoted else 0)

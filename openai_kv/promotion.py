@@ -1,0 +1,155 @@
+"""Promotion: a prompt's blocks that lie in a tier come from there, as far as that is faster than computing them."""
+
+import time
+from collections.abc import Callable
+
+from openai_kv.cache.content_key import content_keys
+from openai_kv.cache.hit import CacheHit
+from openai_kv.cache.manager import KVCacheManager
+from openai_kv.promise import Outcome, Promise
+from openai_kv.request import Request, RequestStatus
+from openai_kv.tiers.estimates import ComputeSpeed, num_to_compute
+from openai_kv.tiers.fetch import Fetch, Loaded
+from openai_kv.tiers.tiers import BATCH, Tiers
+
+PATIENCE = 0.1  # share of the time to compute the blocks in question that their look-up may take
+
+
+class Promotion:
+    """Tells the scheduler what of a prompt is there by now, and how far to compute while the rest is being loaded."""
+
+    def __init__(self, tiers: Tiers, manager: KVCacheManager, clock: Callable[[], float] = time.monotonic) -> None:
+        self.speed = ComputeSpeed()
+        self._tiers = tiers
+        self._manager = manager
+        self._clock = clock
+        self._promises: dict[str, Promise] = {}
+
+    @property
+    def has_news_to_come(self) -> bool:
+        return any(promise.is_open for promise in self._promises.values())
+
+    # -- waiting requests ----------------------------------------------------------------------------------------
+
+    def look(self, request: Request, hit: CacheHit | None = None) -> None:
+        """Look up what `hit` (None: what the cache has now) lacks of its tokens, unless that was done already."""
+        reads = not request.info.retention.bypasses and not request.lacks_prompt_logprobs
+        if not self._tiers.threads or not reads or request.request_id in self._promises:
+            return
+        found = self._manager.lookup(request.token_ids, request.info) if hit is None else hit
+        indexes = range(len(found.blocks), (len(request.token_ids) - 1) // self._manager.block_size)
+        if indexes:
+            fetch = self._fetch(request, found, indexes)
+            promise = Promise(request, fetch, self._manager.block_size, self._clock())
+            self._promises[request.request_id] = promise
+            self._tiers.look_up(fetch)
+
+    def _fetch(self, request: Request, hit: CacheHit, indexes: range) -> Fetch:
+        size, tokens = self._manager.block_size, request.token_ids
+        blocks = [tuple(tokens[index * size : (index + 1) * size]) for index in indexes]
+        keys = content_keys(self._manager.content_key(request.info, hit), blocks)
+        return Fetch(indexes.start, keys, blocks, self._clock())
+
+    def must_wait(self, request: Request, hit: CacheHit) -> bool:
+        """Whether its look-up is worth waiting for, or what another one with the same prefix gets from the tiers."""
+        self.look(request, hit)
+        promise = self._promises.get(request.request_id)
+        if promise is None:
+            return False
+        if self._follows(promise):
+            return True
+        if promise.is_follower:  # what it waited for is cached now
+            self.forget(request)
+            return self.must_wait(request, hit)
+        self._advance(promise, self._room())
+        return not promise.fetch.settled and self._clock() - promise.asked < self._patience(promise.fetch)
+
+    def _follows(self, promise: Promise) -> bool:
+        for other in self._promises.values():
+            if other is promise:
+                break
+            if other.is_open and other.fetch.keys[0] == promise.fetch.keys[0]:
+                promise.is_follower = True
+                return True
+        return False
+
+    def _patience(self, fetch: Fetch) -> float:
+        return PATIENCE * len(fetch.keys) * self._manager.block_size * self.speed.token.value
+
+    def may_add_to(self, request: Request) -> bool:
+        """What it is admitted with may grow: don't count it yet."""
+        promise = self._promises.get(request.request_id)
+        return promise is not None and promise.is_open
+
+    def admitted(self, request: Request, hit: CacheHit) -> None:
+        promise = self._promises.get(request.request_id)
+        if promise is not None:
+            promise.hit = hit
+
+    # -- running requests ----------------------------------------------------------------------------------------
+
+    def take(self, request: Request) -> list[Loaded]:
+        """Blocks of a running request that have arrived; they are to be written to its block table."""
+        promise = self._promises.get(request.request_id)
+        return [] if promise is None else promise.take(self._tiers.locations)
+
+    def reached(self, request: Request) -> int:
+        """How many of its tokens are computed once what it took is written."""
+        promise = self._promises.get(request.request_id)
+        return request.num_computed_tokens if promise is None else promise.reach()
+
+    def limit(self, request: Request) -> int:
+        """How many more of its tokens to compute now, while the others are being loaded; 0: wait for those."""
+        promise = self._promises.get(request.request_id)
+        return len(request.token_ids) if promise is None else promise.limit(self._num_to_compute)
+
+    def _num_to_compute(self, fetch: Fetch) -> int:
+        """A tier that is silent for longer than a batch takes is as slow as that."""
+        load = self._tiers.load_seconds[fetch.source[fetch.lowest - 1 - fetch.start]].value
+        silent = (self._clock() - fetch.since) / BATCH
+        compute = self.speed.token.value * self._manager.block_size
+        nothing_yet = fetch.lowest == fetch.end
+        return num_to_compute(fetch.missing, max(load, silent), compute, self.speed.step.value, whole=nothing_yet)
+
+    def outcome(self, request: Request) -> Outcome | None:
+        """Of a request that nothing can be added to any more; told once."""
+        promise = self._promises.get(request.request_id)
+        outcome = None if promise is None else promise.outcome()
+        if outcome is not None:
+            self.forget(request)
+        return outcome
+
+    def forget(self, request: Request) -> None:
+        promise = self._promises.pop(request.request_id, None)
+        if promise is not None:
+            promise.fetch.cancelled = True
+
+    def forget_waiting(self) -> None:
+        """The tiers are cleared: what waits is not to find anything any more."""
+        for promise in [*self._promises.values()]:
+            if promise.request.status is not RequestStatus.RUNNING:
+                self.forget(promise.request)
+
+    # -- all -----------------------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Once a step: take in what the tiers said, and have them load more where there is room for it.
+
+        Of those that want the same blocks the first gets them, for all.
+        """
+        room, wanted = self._room(), set[bytes]()
+        for promise in self._promises.values():
+            promise.is_follower |= promise.fetch.keys[0] in wanted
+            room -= self._advance(promise, 0 if promise.is_follower else room)
+            if promise.is_open:
+                wanted.add(promise.fetch.keys[0])
+
+    def _room(self) -> int:
+        return self._tiers.max_in_flight - sum(promise.fetch.in_flight for promise in self._promises.values())
+
+    def _advance(self, promise: Promise, room: int) -> int:
+        fetch = promise.fetch
+        fetch.read_inbox()
+        if not fetch.settled and self._tiers.has_answered(fetch):
+            fetch.settle(self._clock())
+        return self._tiers.load(fetch, room) if fetch.settled else 0

@@ -1,0 +1,1 @@
+"""Where blocks go that leave the KV pool, and come back from: disks, other servers, memory."""

@@ -1,0 +1,181 @@
+"""Tiers: all cache tiers as the engine sees them. Nothing here waits for one."""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Protocol
+
+from openai_kv.errors import CorruptRecordError
+from openai_kv.metrics import TierStats, TransferStats
+from openai_kv.outputs import BlockSave
+from openai_kv.tiers.codec import decode, encode
+from openai_kv.tiers.estimates import Average
+from openai_kv.tiers.fetch import Answer, Arrival, Fetch, Payload
+from openai_kv.tiers.tier import CacheTier
+from openai_kv.tiers.tier_thread import Job, TierThread
+
+BATCH = 8  # blocks of one call: what a load has to give up when it was wrong to begin with
+READ_BYTES = 256 * 2**20
+CLOSE_SECONDS = 5.0
+
+
+class TierObserver(Protocol):
+    """Whoever wants to hear of it, from any thread; must not raise."""
+
+    def on_transfer(self, stats: TransferStats) -> None: ...
+
+
+class Tiers:
+    """Blocks of `block_bytes` go to tiers, by their numbers, and come back into a Fetch.
+
+    `wake` is called in a tier's thread when there is news in a Fetch's inbox.
+    """
+
+    def __init__(
+        self,
+        threads: Sequence[TierThread] = (),
+        *,
+        block_bytes: int = 1,
+        observer: TierObserver | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.threads = tuple(threads)
+        self.wake: Callable[[], None] = lambda: None
+        self.load_seconds = [Average(0.0) for _ in threads]  # a block
+        self.max_in_flight = max(BATCH, READ_BYTES // block_bytes)
+        self._block_bytes = block_bytes
+        self._observer = observer
+        self._clock = clock
+        self._moved: list[dict[str, int]] = [{"demote": 0, "promote": 0} for _ in threads]
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        return tuple(thread.tier.location for thread in self.threads)
+
+    # Look-up
+
+    def look_up(self, fetch: Fetch) -> None:
+        """Ask those that are available which of the keys they have."""
+        for number, thread in enumerate(self.threads):
+            if thread.is_available:
+                fetch.looking.add(number)
+        for number in [*fetch.looking]:
+            job = Job(partial(self._look_up, number, fetch), partial(self._answer, number, fetch, ()))
+            self.threads[number].read(job)
+
+    def has_answered(self, fetch: Fetch) -> bool:
+        """Whoever has not yet won't soon."""
+        return not any(self.threads[number].is_available for number in fetch.looking)
+
+    def _look_up(self, number: int, fetch: Fetch, tier: CacheTier) -> None:
+        self._answer(number, fetch, () if fetch.cancelled else tuple(tier.contains(fetch.keys)))
+
+    def _answer(self, number: int, fetch: Fetch, known: Sequence[bool]) -> None:
+        fetch.inbox.append(Answer(number, known if len(known) == len(fetch.keys) else ()))
+        self.wake()
+
+    # Promotion
+
+    def load(self, fetch: Fetch, room: int) -> int:
+        """Ask for up to `room` more blocks, from the back, a batch from one tier at a time; how many it were."""
+        before = fetch.asked
+        while room > 0 and fetch.asked > max(fetch.start, fetch.front) and not fetch.broken:
+            first = self._batch_start(fetch, min(BATCH, room))
+            number, last = fetch.source[first - fetch.start], fetch.asked
+            give_up = partial(self._arrive, number, fetch, first, [None] * (last - first))
+            fetch.asked = first
+            self.threads[number].read(Job(partial(self._load, number, fetch, first, last), give_up))
+            room -= last - first
+        return before - fetch.asked
+
+    def _batch_start(self, fetch: Fetch, most: int) -> int:
+        first, lowest = fetch.asked - 1, max(fetch.start, fetch.front, fetch.asked - most)
+        tier = fetch.source[first - fetch.start]
+        while first > lowest and fetch.source[first - 1 - fetch.start] == tier:
+            first -= 1
+        return first
+
+    def _load(self, number: int, fetch: Fetch, first: int, last: int, tier: CacheTier) -> None:
+        if fetch.cancelled or last <= fetch.front:
+            self._arrive(number, fetch, first, [None] * (last - first))
+            return
+        begin = self._clock()
+        keys = [fetch.key(index) for index in range(first, last)]
+        found = zip(range(first, last), tier.get(keys), strict=True)  # too few or too many: an error of the tier's
+        payloads = [self._decode(number, fetch, index, record) for index, record in found]
+        self._report(number, "promote", sum(payload is not None for payload in payloads), self._clock() - begin)
+        self._arrive(number, fetch, first, payloads)
+
+    def _decode(self, number: int, fetch: Fetch, index: int, record: bytes | None) -> Payload | None:
+        if record is None:
+            return None
+        try:
+            return decode(record, fetch.key(index), fetch.tokens(index), self._block_bytes)
+        except CorruptRecordError as error:
+            self.threads[number].count("corrupt", 1, error)
+            self.threads[number].tier.remove([fetch.key(index)])
+            return None
+
+    def _arrive(self, number: int, fetch: Fetch, first: int, payloads: Sequence[Payload | None]) -> None:
+        fetch.inbox.append(Arrival(number, first, payloads, self._clock()))
+        self.wake()
+
+    # Demotion
+
+    def store(self, saves: Sequence[BlockSave], payloads: Sequence[bytes]) -> None:
+        """What a step has read out of the pool, as its saves ordered."""
+        for number, thread in enumerate(self.threads):
+            chosen = [(save, data) for save, data in zip(saves, payloads, strict=True) if number in save.tiers]
+            for begin in range(0, len(chosen), BATCH):
+                batch = chosen[begin : begin + BATCH]
+                size = sum(len(data) for _, data in batch)
+                lose = partial(thread.count, "dropped", len(batch), "the tier is too slow, or left alone")
+                if not thread.write(Job(partial(self._store, number, batch), lose, size)):
+                    lose()
+
+    def _store(self, number: int, batch: Sequence[tuple[BlockSave, bytes]], tier: CacheTier) -> None:
+        begin = self._clock()
+        records = {save.key: encode(save.key, save.token_ids, payload) for save, payload in batch}
+        tier.put(records)
+        self._report(number, "demote", len(records), self._clock() - begin)
+
+    # The whole
+
+    def _report(self, number: int, direction: str, num_blocks: int, seconds: float) -> None:
+        if not num_blocks:
+            return
+        if direction == "promote":
+            self.load_seconds[number].add(seconds / num_blocks)
+        self._moved[number][direction] += num_blocks
+        if self._observer is not None:
+            location = self.threads[number].tier.location
+            self._observer.on_transfer(
+                TransferStats(location, direction, num_blocks, num_blocks * self._block_bytes, seconds)
+            )
+
+    def clear(self, locations: Collection[str]) -> None:
+        """Forget all blocks of these tiers; none is found from now on."""
+        for thread in self.threads:
+            if thread.tier.location in locations:
+                thread.clear()
+
+    def stats(self) -> tuple[TierStats, ...]:
+        return tuple(
+            TierStats(
+                name=thread.tier.location,
+                plugin=thread.tier.name,
+                blocks=thread.usage.records,
+                num_bytes=thread.usage.num_bytes,
+                max_bytes=thread.usage.max_bytes,
+                demoted_blocks=moved["demote"],
+                promoted_blocks=moved["promote"],
+                problems=dict(thread.problems),
+                available=thread.is_available,
+            )
+            for thread, moved in zip(self.threads, self._moved, strict=True)
+        )
+
+    def close(self) -> None:
+        """Let them store what is waiting, for a moment."""
+        for thread in self.threads:
+            thread.close(CLOSE_SECONDS)

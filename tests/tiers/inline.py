@@ -1,0 +1,92 @@
+"""Tiers without threads, and a fake engine over them, so that every count is the same at every run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from openai_kv.cache.demotion import DemotionRule
+from openai_kv.engine.engine import Engine
+from openai_kv.tiers.codec import record_bytes
+from openai_kv.tiers.disk import DiskTier
+from openai_kv.tiers.estimates import Average, ComputeSpeed
+from openai_kv.tiers.tier import CacheTier, TierInfo
+from openai_kv.tiers.tier_thread import Job, TierThread
+from openai_kv.tiers.tiers import Tiers
+from tests.fakes import FakeModelRunner
+from tests.harness import Run, Shape, build_engine, fake_runner
+
+SHAPE = Shape()
+INFO = TierInfo("ab" * 32, record_bytes(SHAPE.block_size, 1024), 86400.0)
+SECONDS_A_TOKEN, SECONDS_A_STEP = 1.0, 1000.0
+
+
+class InlineThread(TierThread):
+    """Does each job where it is given, or when it is released; a number of jobs may be let through first."""
+
+    held = False
+    let_through = 0
+
+    def make_thread(self) -> None:
+        return None
+
+    def read(self, job: Job) -> None:
+        super().read(job)
+        self._go_on()
+
+    def write(self, job: Job) -> bool:
+        done = super().write(job)
+        if done:
+            self._go_on()
+        return done
+
+    def _go_on(self) -> None:
+        if self.held and self.let_through:
+            self.let_through -= 1
+        elif self.held:
+            return
+        self.run_next()
+
+    def release(self) -> None:
+        self.held = False
+        while self._reads.qsize() or self._writes.qsize():
+            self.run_next()
+
+
+class FixedSpeed(ComputeSpeed):
+    """Not measured, so that a fast machine decides as a slow one."""
+
+    def __init__(self, token: float, step: float) -> None:
+        self.token, self.step = Average(token, True), Average(step, True)
+
+    def observe(self, rows: int, seconds: float) -> None: ...
+
+
+@dataclass
+class Machine:
+    """An engine over the fake model and tiers; starting a second one on the same tiers is a restart."""
+
+    tiers: Sequence[CacheTier]
+    rules: Sequence[DemotionRule] = (DemotionRule("write-through"),)
+    shape: Shape = SHAPE
+    info: Mapping[str, Any] = field(default_factory=dict)
+    seconds_a_token: float = SECONDS_A_TOKEN
+    make_thread: Callable[[CacheTier, TierInfo], TierThread] = InlineThread
+
+    def __post_init__(self) -> None:
+        self.runner: FakeModelRunner = fake_runner(self.shape, **self.info)
+        self.threads = [self.make_thread(tier, INFO) for tier in self.tiers]
+        self.engine: Engine = build_engine(
+            self.runner, self.shape, tiers=Tiers(self.threads, block_bytes=1024), rules=self.rules
+        )
+        self.engine.scheduler._promotion.speed = FixedSpeed(self.seconds_a_token, SECONDS_A_STEP)
+        self.run = Run(self.engine)
+
+    @property
+    def thread(self) -> InlineThread:
+        (thread,) = self.threads
+        assert isinstance(thread, InlineThread)
+        return thread
+
+
+def disk(folder: object, max_bytes: int = 2**30) -> DiskTier:
+    return DiskTier(str(folder), max_bytes)

@@ -1,0 +1,118 @@
+"""Every built-in tier keeps the contract; what only one of them can do is in its own file."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from openai_kv.tiers.disk import DiskTier
+from openai_kv.tiers.host import HostTier
+from openai_kv.tiers.tier import CacheTier, TierInfo
+from openai_kv.tiers.valkey import ValkeyTier
+from tests.tiers.servers import run_server
+
+INFO = TierInfo("ab" * 32, 4000, 86400.0)
+KEYS = [bytes([number]) * 32 for number in range(8)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with run_server(tmp_path_factory.mktemp("valkey")) as url:
+        yield url
+
+
+@pytest.fixture(params=["host", "disk", "valkey"])
+def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CacheTier]:
+    made: CacheTier
+    if request.param == "valkey":
+        made = ValkeyTier(request.getfixturevalue("server"))
+    else:
+        made = HostTier(5 * 4096) if request.param == "host" else DiskTier(str(tmp_path / "blocks"), 5 * 4096)
+    made.start(INFO)
+    yield made
+    made.clear()
+    made.close()
+
+
+def record(number: int) -> bytes:
+    return bytes([number]) * 4096
+
+
+def put(tier: CacheTier, *numbers: int) -> None:
+    for number in numbers:
+        tier.put({KEYS[number]: record(number)})
+
+
+def found(tier: CacheTier) -> list[int]:
+    return [number for number, known in enumerate(tier.contains(KEYS)) if known]
+
+
+def test_records_come_back(tier: CacheTier) -> None:
+    tier.put({KEYS[0]: record(0), KEYS[1]: record(1)})
+    assert tier.get([KEYS[1], KEYS[2], KEYS[0]]) == [record(1), None, record(0)]
+    assert found(tier) == [0, 1]
+
+
+def test_what_is_removed_or_cleared_is_gone(tier: CacheTier) -> None:
+    put(tier, 0, 1, 2)
+    tier.remove([KEYS[1], KEYS[5]])
+    tier.remove([])
+    assert found(tier) == [0, 2]
+    tier.clear()
+    assert found(tier) == []
+    put(tier, 3)
+    assert found(tier) == [3]
+
+
+def test_putting_again_changes_nothing(tier: CacheTier) -> None:
+    put(tier, 0, 0)
+    assert tier.get([KEYS[0]]) == [record(0)]
+    assert tier.usage().records in (1, None)
+
+
+@pytest.fixture(params=["host", "disk"])
+def bounded(request: pytest.FixtureRequest, tmp_path: Path) -> CacheTier:
+    """Holds five records."""
+    made = HostTier(5 * 4096) if request.param == "host" else DiskTier(str(tmp_path), 5 * 4096)
+    made.start(INFO)
+    return made
+
+
+def test_the_least_recently_used_goes(bounded: CacheTier) -> None:
+    put(bounded, 0, 1, 2, 3, 4)
+    bounded.get([KEYS[0]])
+    put(bounded, 1, 5, 6)
+    assert found(bounded) == [0, 1, 4, 5, 6]
+    usage = bounded.usage()
+    assert (usage.records, usage.num_bytes, usage.max_bytes) == (5, 5 * 4096, 5 * 4096)
+
+
+def test_of_a_chain_the_deepest_goes_first(bounded: CacheTier) -> None:
+    put(bounded, 0, 1, 2, 3, 4)
+    bounded.get(KEYS[:5])
+    put(bounded, 5)
+    assert found(bounded) == [0, 1, 2, 3, 5]
+
+
+def test_what_nobody_used_for_a_day_is_gone(bounded: CacheTier) -> None:
+    now = 1000.0
+    bounded._clock = lambda: now  # type: ignore[attr-defined]
+    put(bounded, 0, 1)
+    now += 86000
+    bounded.get([KEYS[0]])
+    now += 1000
+    assert found(bounded) == [0]
+    now += 86400
+    assert bounded.get([KEYS[0]]) == [None]
+    assert bounded.usage().num_bytes == 0
+
+
+def test_a_server_that_is_gone_raises() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        tier = ValkeyTier(f"redis://127.0.0.1:{nobody.getsockname()[1]}")
+        tier.start(INFO)
+        with pytest.raises(Exception, match="refused"):
+            tier.contains(KEYS)
+        tier.close()
