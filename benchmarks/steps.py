@@ -77,7 +77,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="a name, Hub id or folder")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
-    parser.add_argument("--quantization", choices=("none", "int8"), default="none", help="of the optimized one")
+    parser.add_argument("--quantization", choices=("none", "int8", "int4"), default="none", help="of the optimized one")
     parser.add_argument("--context", type=int, default=256, help="tokens before a decoded one")
     parser.add_argument("--shared", type=int, default=0, help="tokens of it that all requests have in common")
     parser.add_argument("--turns", type=int, default=7)

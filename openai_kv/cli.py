@@ -26,6 +26,7 @@ SIMULATE_OPTIONS = ("config", "cache.plugins_dir")
 PLAN_OPTIONS = (
     *GENERAL,
     "model.dtype",
+    "model.quantization",
     "model.trust_remote_code",
     "cache.block_size",
     "cache.kv_cache_dtype",

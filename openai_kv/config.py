@@ -87,7 +87,9 @@ class ModelSettings(Section):
     model: str = Field("smollm2-135m-instruct", min_length=1, description="model: a name, Hub id, folder or .gguf file")
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N or mps")
     dtype: Dtype = Field("auto", description="type of the weights; auto = the model's own")
-    quantization: Literal["none", "int8"] = Field("none", description="type to keep the weights in; int8: CPU only")
+    quantization: Literal["none", "int8", "int4"] = Field(
+        "none", description="type to keep the weights in; int8 and int4 (with the head in int8): CPU only"
+    )
     embedding_pooling: Literal["mean", "last"] = Field(
         "mean", description="what /v1/embeddings makes of a text: mean of all tokens' states, or the last one's"
     )

@@ -21,7 +21,8 @@ from openai_kv.model_runner.drafts import accept, sampling_rows, split
 from openai_kv.model_runner.dtypes import name_of
 from openai_kv.model_runner.fingerprint import fingerprint, identity
 from openai_kv.model_runner.fused.choice import brgemm_rows
-from openai_kv.model_runner.fused.optimize import optimize, quantize
+from openai_kv.model_runner.fused.optimize import optimize
+from openai_kv.model_runner.fused.quantize import quantize
 from openai_kv.model_runner.graphs import CudaRecorder, DecodeGraphs, GraphLimits, Record, record_decode
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
@@ -120,7 +121,7 @@ class ModelRunner:
         if settings.optimize and isinstance(backend, CpuBackend):
             model = optimize(model, 0 if invariant else brgemm_rows())
         if settings.quantization != "none":
-            model = quantize(model)
+            model = quantize(model, settings.quantization)
         return_freed()
         record = CudaRecorder() if device.type == "cuda" and settings.cuda_graphs else None
         runner = cls(model, backend, name, settings, record)

@@ -43,11 +43,11 @@ def units(machine: str) -> tuple[Unit, ...]:
     return operator, *generic, *avx2, *_kernels("avx512", 16, AVX512_FLAGS, ("-mavx512vnni",))
 
 
-def _kernels(name: str, width: int, flags: tuple[str, ...], int8_flags: tuple[str, ...] = ()) -> tuple[Unit, Unit]:
+def _kernels(name: str, width: int, flags: tuple[str, ...], vnni_flags: tuple[str, ...] = ()) -> tuple[Unit, Unit]:
     common = (f"-DWIDTH={width}", *flags)
     return (
         Unit(name, "kernels.cpp", (f"-DKERNELS=kernels_{name}", *common)),
-        Unit(f"int8_{name}", "int8_kernels.cpp", (f"-DKERNELS=int8_{name}", *common, *int8_flags)),
+        Unit(f"quantized_{name}", "quantized_kernels.cpp", (f"-DKERNELS=quantized_{name}", *common, *vnni_flags)),
     )
 
 

@@ -4,16 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from openai_kv.errors import ModelLoadError
 from openai_kv.model_runner.attention.interface import IMPLEMENTATION, register
 from openai_kv.model_runner.dtypes import DTYPES, name_of
+from openai_kv.model_runner.fused.linear import is_linear, matrix_of
 from openai_kv.model_runner.kv_formats import FORMATS
 from openai_kv.model_runner.kv_pool import LayerShape, block_bytes
 from openai_kv.model_runner.layer_groups import LayerGroups
 from openai_kv.model_runner.loader import CausalLM, one_line
-from openai_kv.model_runner.probe import ModelShapes, measure
+from openai_kv.model_runner.probe import measure
+from openai_kv.model_runner.quantization import weight_format
 from openai_kv.model_runner.quiet import quiet
 
 
@@ -23,6 +26,7 @@ class ModelOutline:
 
     architecture: str
     dtype: str
+    quantization: str
     num_parameters: int
     weight_bytes: int
     max_model_len: int | None
@@ -37,7 +41,12 @@ class ModelOutline:
 
 
 def read_outline(
-    path: Path, *, dtype: str = "auto", trust_remote_code: bool = False, window_layout: str = "auto"
+    path: Path,
+    *,
+    dtype: str = "auto",
+    quantization: str = "none",
+    trust_remote_code: bool = False,
+    window_layout: str = "auto",
 ) -> ModelOutline:
     """Of the folder at `path`, of which only `config.json` is read. `dtype` auto: what the configuration states.
 
@@ -53,7 +62,7 @@ def read_outline(
             model = _empty_model(config, dtype, trust_remote_code)
     except Exception as error:  # transformers lets through whatever its parts raise
         raise ModelLoadError(f"can't read a model's configuration from {path}: {one_line(error)}") from error
-    return _outline(model, measure(CausalLM.wrap(model)), window_layout)
+    return _outline(model, quantization, window_layout)
 
 
 def _empty_model(config: PreTrainedConfig, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
@@ -70,19 +79,35 @@ def _empty_model(config: PreTrainedConfig, dtype: str, trust_remote_code: bool) 
     return model
 
 
-def _outline(model: PreTrainedModel, shapes: ModelShapes, window_layout: str) -> ModelOutline:
-    """Tied weights count once, as they lie in memory once."""
+def _outline(model: PreTrainedModel, quantization: str, window_layout: str) -> ModelOutline:
+    shapes = measure(CausalLM.wrap(model))
     weights = list(model.parameters())
     longest = CausalLM.wrap(model).max_model_len
     groups = LayerGroups.of(shapes.windows, longest, window_layout)
     return ModelOutline(
         architecture=type(model).__name__,
         dtype=name_of(model.dtype),
+        quantization=quantization,
         num_parameters=sum(weight.numel() for weight in weights),
-        weight_bytes=sum(tensor.nbytes for tensor in (*weights, *model.buffers())),
+        weight_bytes=_weight_bytes(model, quantization),
         max_model_len=longest,
         layers=shapes.layers,
         full_layers=tuple(groups.full(shapes.layers)),
         window_layers=tuple(groups.in_window(shapes.layers)),
         window=groups.window,
     )
+
+
+def _weight_bytes(model: PreTrainedModel, quantization: str) -> int:
+    """Tied weights count once, as they lie in memory once; but an embedding stays when its head is quantized."""
+    kept = {id(tensor): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
+    if quantization == "none":
+        return sum(kept.values())
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    quantized = 0
+    for layer in filter(is_linear, model.modules()):
+        is_head = layer is model.get_output_embeddings()
+        quantized += weight_format(quantization, is_head=is_head).nbytes(*matrix_of(layer).shape)
+        if id(layer.weight) not in embeddings:
+            kept.pop(id(layer.weight), None)
+    return sum(kept.values()) + quantized

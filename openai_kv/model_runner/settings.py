@@ -14,9 +14,9 @@ class RunnerSettings:
     `max_model_len` None: the model's. `max_pinned_fraction` of the blocks may be taken for
     good, so no request may need them. `cache_dir`: for built operators. `optimize`: exchange modules for faster ones
     where there are any. `batch_invariant`: a row's result depends on nothing else in its step. `quantization` of the
-    weights: none or int8. `cuda_graphs`: on CUDA decode steps are recorded once and replayed. `window_layout` auto:
-    layers with a sliding window have blocks of their own, `window_share` of them for each block of the others; full,
-    for whoever hands out one block table: all layers keep all tokens.
+    weights: none, int8 or int4. `cuda_graphs`: on CUDA decode steps are recorded once and replayed.
+    `window_layout` auto: layers with a sliding window have blocks of their own, `window_share` of them for each block
+    of the others; full, for whoever hands out one block table: all layers keep all tokens.
     """
 
     dtype: str = "auto"

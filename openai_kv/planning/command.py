@@ -35,6 +35,7 @@ def plan(settings: Settings, own: Mapping[str, Any], progress: model_store.Progr
     outline = read_outline(
         folder,
         dtype=settings.model.dtype,
+        quantization=settings.model.quantization,
         trust_remote_code=settings.model.trust_remote_code,
         window_layout=settings.cache.window_layout,
     )

@@ -26,7 +26,8 @@ def write_json(path: Path, plan: Plan) -> None:
 
 def describe(outline: ModelOutline) -> str:
     """The model in a line, the formula of its K and V in another, and what keeps only a window in a third."""
-    weights = f"{outline.num_parameters / 1e6:,.1f} M parameters in {outline.dtype}: {show_bytes(outline.weight_bytes)}"
+    dtype = outline.dtype if outline.quantization == "none" else f"{outline.dtype} and {outline.quantization}"
+    weights = f"{outline.num_parameters / 1e6:,.1f} M parameters in {dtype}: {show_bytes(outline.weight_bytes)}"
     lines = [f"{outline.architecture}, {weights}", f"K and V of a token: {formula(outline)}"]
     if outline.window:
         windowed, total = len(outline.window_layers), len(outline.layers)

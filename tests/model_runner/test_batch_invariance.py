@@ -8,7 +8,8 @@ import torch
 
 from openai_kv.errors import ConfigError
 from openai_kv.model_runner.attention.select import select_backend
-from openai_kv.model_runner.fused.optimize import optimize, quantize
+from openai_kv.model_runner.fused.optimize import optimize
+from openai_kv.model_runner.fused.quantize import quantize
 from openai_kv.model_runner.model_runner import ModelRunner
 from openai_kv.model_runner.probe import check_invariant
 from openai_kv.model_runner.settings import RunnerSettings
@@ -24,11 +25,11 @@ LOGPROBS = replace(GREEDY, logprobs=20)
 
 
 class Invariant(Driver):
-    def __init__(self, family: str, *, int8: bool, kv_format: str = "auto") -> None:
+    def __init__(self, family: str, quantization: str, kv_format: str = "auto") -> None:
         super().__init__(family, num_blocks=256)
         backend = select_backend("cpu", CPU, batch_invariant=True)
         model = optimize(paged(tiny_model(family, torch.bfloat16)))
-        model = quantize(model) if int8 else model
+        model = model if quantization == "none" else quantize(model, quantization)
         settings = RunnerSettings(block_size=16, num_blocks=256, kv_cache_dtype=kv_format)
         self.runner = ModelRunner(model, backend, "tiny", settings)
 
@@ -43,12 +44,18 @@ class Invariant(Driver):
 
 
 @pytest.mark.parametrize(
-    ("family", "int8", "kv_format"),
-    [(name, False, "auto") for name in ("llama", "qwen3", "mistral", "gemma2", "gemma3", "gpt2")]
-    + [("llama", True, "auto"), ("llama", False, "int8"), ("gemma3", False, "int8-int4"), ("llama", False, "int4")],
+    ("family", "quantization", "kv_format"),
+    [
+        *((name, "none", "auto") for name in ("llama", "qwen3", "mistral", "gemma2", "gemma3", "gpt2")),
+        ("llama", "int8", "auto"),
+        ("llama", "int4", "auto"),
+        ("llama", "none", "int8"),
+        ("gemma3", "none", "int8-int4"),
+        ("llama", "none", "int4"),
+    ],
 )
-def test_cold_warm_chunked_and_batched_are_the_same_bits(family: str, int8: bool, kv_format: str) -> None:
-    driver = Invariant(family, int8=int8, kv_format=kv_format)
+def test_cold_warm_chunked_and_batched_are_the_same_bits(family: str, quantization: str, kv_format: str) -> None:
+    driver = Invariant(family, quantization, kv_format)
     cold = driver.stream("cold", PROMPT, params=LOGPROBS)
     expected = driver.answer(cold, 1000)
     for chunk in (1, 7, 33):

@@ -119,16 +119,23 @@ def test_what_a_step_takes_is_kept_out_of_the_pool(monkeypatch: pytest.MonkeyPat
         check_fits(6 * GIB + GIB // 10, CPU, 4 * GIB)
 
 
-@pytest.mark.parametrize("settings", [{"optimize": False}, {"attention_backend": "sdpa"}])
-def test_int8_needs_packed_layers(tmp_path: Path, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "settings", [{"optimize": False}, {"attention_backend": "sdpa"}, {"optimize": False, "quantization": "int4"}]
+)
+def test_quantization_needs_packed_layers(tmp_path: Path, settings: dict[str, Any]) -> None:
     folder = save_tiny_model("llama", tmp_path)
     with pytest.raises(ConfigError, match="quantization"):
-        ModelRunner.load(folder, "tiny", RunnerSettings(num_blocks=8, quantization="int8", **settings))
+        ModelRunner.load(folder, "tiny", RunnerSettings(num_blocks=8, **{"quantization": "int8", **settings}))
 
 
 def test_a_model_is_loaded_optimized_unless_told_otherwise(tmp_path: Path) -> None:
     folder = save_tiny_model("llama", tmp_path)
-    for settings, expected in ({}, 14), ({"quantization": "int8"}, 5), ({"optimize": False}, 0):
+    for settings, expected in (
+        ({}, 14),
+        ({"quantization": "int8"}, 5),
+        ({"quantization": "int4"}, 5),
+        ({"optimize": False}, 0),
+    ):
         runner = ModelRunner.load(folder, "tiny", RunnerSettings(num_blocks=8, **settings))
         ours = [module for module in runner.model.model.modules() if "fused" in type(module).__module__]
         packed = [module for module in ours if isinstance(module, PackedLinear | FusedNorm)]

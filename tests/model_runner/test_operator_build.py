@@ -170,4 +170,4 @@ def test_a_library_that_cannot_be_loaded_is_said(tmp_path: Path) -> None:
 
 
 def test_other_machines_get_the_portable_kernels_alone() -> None:
-    assert [unit.name for unit in units("aarch64")] == ["operator", "generic", "int8_generic"]
+    assert [unit.name for unit in units("aarch64")] == ["operator", "generic", "quantized_generic"]

@@ -6,18 +6,21 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from openai_kv.cli import main
 from openai_kv.model_runner.kv_formats import FORMATS
 from openai_kv.model_runner.kv_pool import KVPool
 from openai_kv.model_runner.layer_groups import LayerGroups
 from openai_kv.model_runner.loader import load_model
+from openai_kv.model_runner.model_runner import ModelRunner
 from openai_kv.model_runner.outline import read_outline
 from openai_kv.model_runner.probe import measure
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.planning.plan import Wish, make_plan
-from tests.tiny_models import FAMILIES, save_tiny_model
+from tests.tiny_models import FAMILIES, build, save_tiny_model
 
-SMOLLM2 = {
+SMOLLM2: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "hidden_size": 576,
@@ -68,6 +71,23 @@ def test_it_says_what_storages_take(family: str, tmp_path: Path) -> None:
         ]
         assert (planned.needed_blocks, planned.needed_bytes) == (12, sum(pool.nbytes for pool in pools))
         assert planned.needed_window_blocks == (10 if groups.window else 0)
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_it_says_what_quantized_weights_take(tied: bool, quantization: str, tmp_path: Path) -> None:
+    small: dict[str, Any] = {
+        "hidden_size": 192,
+        "intermediate_size": 512,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+    }
+    build(LlamaConfig(**SMOLLM2 | small | {"tie_word_embeddings": tied, "vocab_size": 4096})).save_pretrained(tmp_path)
+    settings = RunnerSettings(dtype="bfloat16", num_blocks=8, quantization=quantization)
+    served = ModelRunner.load(tmp_path, "small", settings).model.model
+    tensors = {tensor.data_ptr(): tensor for tensor in (*served.parameters(), *served.buffers())}
+    outline = read_outline(tmp_path, dtype="bfloat16", quantization=quantization)
+    assert outline.weight_bytes == pytest.approx(sum(tensor.nbytes for tensor in tensors.values()), rel=0.02)
 
 
 def test_a_row_for_each_format_the_weights_own_first(config: Path) -> None:

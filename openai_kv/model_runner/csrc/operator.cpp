@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "dispatch.h"
-#include "int8_operators.h"
 #include "linear_operators.h"
+#include "quantized_operators.h"
 #include "row_operators.h"
 #include "shared.h"
 #include "step.h"
@@ -264,8 +264,8 @@ TORCH_LIBRARY(openai_kv, library) {
   library.def("pack_linear(Tensor weight) -> Tensor");
   library.def("packed_linear(Tensor x, Tensor weight, Tensor? bias, int columns, int brgemm_rows=0, int width=0) -> Tensor");
   library.def("has_brgemm() -> bool", &openai_kv::has_brgemm);
-  library.def("pack_int8(Tensor weight) -> Tensor");
-  library.def("int8_linear(Tensor x, Tensor weight, Tensor? bias, int columns, int width=0) -> Tensor");
+  library.def("pack_quantized(Tensor weight, int bits) -> Tensor");
+  library.def("quantized_linear(Tensor x, Tensor weight, Tensor? bias, int columns, int bits, int width=0) -> Tensor");
   library.def("rms_norm(Tensor x, Tensor weight, float epsilon, bool rounds, int width=0) -> Tensor");
   library.def("gated(Tensor gates_and_ups, int activation, int width=0) -> Tensor");
   library.def("rotate(Tensor(a!) x, Tensor cos, Tensor sin, int width=0) -> ()");
@@ -276,8 +276,8 @@ TORCH_LIBRARY_IMPL(openai_kv, CPU, library) {
   library.impl("shared_prefixes", &openai_kv::shared_prefixes);
   library.impl("pack_linear", &openai_kv::pack_linear);
   library.impl("packed_linear", &openai_kv::packed_linear);
-  library.impl("pack_int8", &openai_kv::pack_int8);
-  library.impl("int8_linear", &openai_kv::int8_linear);
+  library.impl("pack_quantized", &openai_kv::pack_quantized);
+  library.impl("quantized_linear", &openai_kv::quantized_linear);
   library.impl("rms_norm", &openai_kv::rms_norm);
   library.impl("gated", &openai_kv::gated);
   library.impl("rotate", &openai_kv::rotate);

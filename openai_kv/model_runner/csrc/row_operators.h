@@ -57,11 +57,12 @@ Tensor gated(const Tensor& gates_and_ups, int64_t activation, int64_t width) {
   return out;
 }
 
-// Rotates x [T, heads, head_dim] in place by cos and sin [T, rotary_dim], all of one type.
+// Rotates x [T, heads, head_dim] in place by cos and sin [.., T, rotary_dim], all of one type.
 void rotate(Tensor x, const Tensor& cos, const Tensor& sin, int64_t width) {
-  TORCH_CHECK(x.dim() == 3 && x.stride(2) == 1 && cos.sizes() == sin.sizes() && cos.dim() == 2 &&
-                  cos.is_contiguous() && sin.is_contiguous() && cos.size(0) == x.size(0) && cos.size(1) <= x.size(2) &&
-                  cos.size(1) % 2 == 0 && cos.scalar_type() == x.scalar_type() && sin.scalar_type() == x.scalar_type(),
+  TORCH_CHECK(x.dim() == 3 && x.stride(2) == 1 && cos.sizes() == sin.sizes() && cos.dim() >= 2 &&
+                  cos.is_contiguous() && sin.is_contiguous() && cos.numel() == x.size(0) * cos.size(-1) &&
+                  cos.size(-2) == x.size(0) && cos.size(-1) <= x.size(2) && cos.size(-1) % 2 == 0 &&
+                  cos.scalar_type() == x.scalar_type() && sin.scalar_type() == x.scalar_type(),
               "rotate: x ", x.sizes(), " and cos ", cos.sizes(), " do not fit together");
   auto run = kernels_for(width).rotate[type_of(x)];
   int64_t size = x.element_size();
@@ -70,7 +71,7 @@ void rotate(Tensor x, const Tensor& cos, const Tensor& sin, int64_t width) {
     for (int64_t row = first; row < last; ++row) {
       for (int64_t head = 0; head < x.size(1); ++head) {
         char* at = data + (row * x.stride(0) + head * x.stride(1)) * size;
-        run(at, at_row(cos, row), at_row(sin, row), int(cos.size(1) / 2));
+        run(at, at_row(cos, row), at_row(sin, row), int(cos.size(-1) / 2));
       }
     }
   });

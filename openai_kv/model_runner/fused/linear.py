@@ -27,7 +27,7 @@ class PackedLinear(nn.Module):
 
     def __init__(self, layers: Sequence[Any]) -> None:
         super().__init__()
-        matrix = torch.cat([_matrix(layer) for layer in layers]) if len(layers) > 1 else _matrix(layers[0])
+        matrix = torch.cat([matrix_of(layer) for layer in layers]) if len(layers) > 1 else matrix_of(layers[0])
         self.columns, self.depth = matrix.shape
         self.packed = nn.Parameter(operators.pack_linear(matrix), requires_grad=False)
         self.bias = _joined_bias(layers)
@@ -36,17 +36,17 @@ class PackedLinear(nn.Module):
         return operators.packed_linear(x, self.packed, self.bias, self.columns, self.brgemm_rows)
 
 
-class Int8Linear(nn.Module):
-    """A packed layer with its weights in int8."""
+class QuantizedLinear(nn.Module):
+    """A packed layer with its weights in 8 or 4 bits."""
 
-    def __init__(self, layer: PackedLinear) -> None:
+    def __init__(self, layer: PackedLinear, bits: int) -> None:
         super().__init__()
-        self.columns, self.bias = layer.columns, layer.bias
+        self.columns, self.bias, self.bits = layer.columns, layer.bias, bits
         matrix = operators.packed_rows(layer.packed, torch.arange(layer.columns), layer.depth)
-        self.packed = nn.Buffer(operators.pack_int8(matrix.float()))
+        self.packed = nn.Buffer(operators.pack_quantized(matrix.float(), bits))
 
     def forward(self, x: Tensor) -> Tensor:
-        return operators.int8_linear(x, self.packed, self.bias, self.columns)
+        return operators.quantized_linear(x, self.packed, self.bias, self.columns, self.bits)
 
 
 class PackedEmbedding(nn.Module):
@@ -62,7 +62,7 @@ class PackedEmbedding(nn.Module):
         return rows if self.scale is None else rows * self.scale
 
 
-def _matrix(layer: Any) -> Tensor:
+def matrix_of(layer: Any) -> Tensor:
     """[columns, depth]"""
     weight: Tensor = layer.weight.detach()
     return weight.T if isinstance(layer, Conv1D) else weight
@@ -72,6 +72,6 @@ def _joined_bias(layers: Sequence[Any]) -> nn.Buffer | None:
     if all(layer.bias is None for layer in layers):
         return None
     parts = [
-        torch.zeros(len(_matrix(layer))) if layer.bias is None else layer.bias.detach().float() for layer in layers
+        torch.zeros(len(matrix_of(layer))) if layer.bias is None else layer.bias.detach().float() for layer in layers
     ]
     return nn.Buffer(torch.cat(parts))

@@ -59,17 +59,18 @@ class FusedAttention(nn.Module):
         self.norms = nn.ModuleList(norms)  # of query and of key
         self.layer_idx, self.options = layer_idx, options
         self.num_heads, self.num_kv_heads = heads
+        self.head_dim = self.qkv.columns // (self.num_heads + 2 * self.num_kv_heads)
 
     def forward(
         self, hidden_states: Tensor, position_embeddings: Sequence[Tensor], **kwargs: Any
     ) -> tuple[Tensor, None]:
-        heads = self.qkv(hidden_states)[0].unflatten(-1, (self.num_heads + 2 * self.num_kv_heads, -1))
-        rotated, value = heads[:, : -self.num_kv_heads], heads[:, -self.num_kv_heads :]
+        heads = self.qkv(hidden_states).view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_dim)
+        rotated, value = heads.split_with_sizes((self.num_heads + self.num_kv_heads, self.num_kv_heads), 1)
         if self.norms:
             parts = rotated.tensor_split((self.num_heads,), dim=1)
             rotated = torch.cat([norm(part) for norm, part in zip(self.norms, parts, strict=True)], dim=1)
         cos, sin = position_embeddings
-        operators.rotate(rotated, cos[0], sin[0])
-        query, key = rotated.tensor_split((self.num_heads,), dim=1)
+        operators.rotate(rotated, cos, sin)
+        query, key = rotated.split_with_sizes((self.num_heads, self.num_kv_heads), 1)
         attended = kwargs[STEP].attend(self.layer_idx, query, key, value, self.options)
-        return self.output(attended.flatten(1)[None]), None
+        return self.output(attended.reshape(1, len(attended), -1)), None

@@ -17,7 +17,7 @@ def _ops() -> Any:
 
 def pack_linear(weight: Tensor) -> Tensor:
     """weight [columns, depth], float32 or bfloat16, in the order in which `packed_linear` reads it."""
-    packed: Tensor = _ops().pack_linear(weight)
+    packed: Tensor = _ops().pack_linear.default(weight)
     return packed
 
 
@@ -28,13 +28,13 @@ def packed_linear(
 
     But if there are `brgemm_rows` or more (0: never), in bfloat16, torch's brgemm multiplies them, in its own ways.
     """
-    out: Tensor = _ops().packed_linear(x, weight, bias, columns, brgemm_rows, width)
+    out: Tensor = _ops().packed_linear.default(x, weight, bias, columns, brgemm_rows, width)
     return out
 
 
 def has_brgemm() -> bool:
     """Whether torch has a brgemm for this machine."""
-    return bool(_ops().has_brgemm())
+    return bool(_ops().has_brgemm.default())
 
 
 def packed_rows(weight: Tensor, rows: Tensor, depth: int) -> Tensor:
@@ -46,30 +46,33 @@ def packed_rows(weight: Tensor, rows: Tensor, depth: int) -> Tensor:
     return weight[rows // panel, :, rows % panel].flatten(-2)[..., :depth]
 
 
-def pack_int8(weight: Tensor) -> Tensor:
-    """weight [columns, depth], float32, as int8 with a scale for each 64 of a row, as `int8_linear` reads it."""
-    packed: Tensor = _ops().pack_int8(weight)
+def pack_quantized(weight: Tensor, bits: int) -> Tensor:
+    """weight [columns, depth], float32, as `quantized_linear` reads it.
+
+    In 8 bits with a scale for each 32 of a row, or in 4 with a scale and a minimum for each.
+    """
+    packed: Tensor = _ops().pack_quantized.default(weight, bits)
     return packed
 
 
-def int8_linear(x: Tensor, weight: Tensor, bias: Tensor | None, columns: int, width: int = 0) -> Tensor:
-    """x [.., depth] @ weight.T + bias; x is made int8 too, with a scale for each 64 of a row. bias float32."""
-    out: Tensor = _ops().int8_linear(x, weight, bias, columns, width)
+def quantized_linear(x: Tensor, weight: Tensor, bias: Tensor | None, columns: int, bits: int, width: int = 0) -> Tensor:
+    """x [.., depth] @ weight.T + bias; x is made int8, with a scale for each 32 of a row. bias float32."""
+    out: Tensor = _ops().quantized_linear.default(x, weight, bias, columns, bits, width)
     return out
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, rounds: bool, width: int = 0) -> Tensor:
     """Over the last dimension; weight float32. `rounds`: to x's type before the weight is applied, as Llama does."""
-    out: Tensor = _ops().rms_norm(x, weight, epsilon, rounds, width)
+    out: Tensor = _ops().rms_norm.default(x, weight, epsilon, rounds, width)
     return out
 
 
 def gated(gates_and_ups: Tensor, activation: int, width: int = 0) -> Tensor:
     """[.., 2 * size], gates first -> act(gates) * ups [.., size]"""
-    out: Tensor = _ops().gated(gates_and_ups, activation, width)
+    out: Tensor = _ops().gated.default(gates_and_ups, activation, width)
     return out
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, width: int = 0) -> None:
-    """Rotate x [T, heads, head_dim] in place by cos and sin [T, rotary_dim], first half against second (Llama)."""
-    _ops().rotate(x, cos, sin, width)
+    """Rotate x [T, heads, head_dim] in place by cos and sin [.., T, rotary_dim], first half against second (Llama)."""
+    _ops().rotate.default(x, cos, sin, width)

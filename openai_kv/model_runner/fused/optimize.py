@@ -3,15 +3,14 @@
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
-from openai_kv.errors import ConfigError
 from openai_kv.model_runner.fused import fusions
 from openai_kv.model_runner.fused.agreement import Agreement
-from openai_kv.model_runner.fused.linear import DTYPES, Int8Linear, PackedEmbedding, PackedLinear
+from openai_kv.model_runner.fused.linear import DTYPES, PackedEmbedding, PackedLinear
 from openai_kv.model_runner.fused.observe import Observation, observe
 from openai_kv.model_runner.loader import CausalLM, one_line
 from openai_kv.model_runner.probe import refusing
@@ -41,20 +40,6 @@ def optimize(model: CausalLM, brgemm_rows: int = 0) -> CausalLM:
             module.brgemm_rows = brgemm_rows
     _let_go_of_files(model.model)
     exchange.report()
-    return CausalLM.wrap(model.model)
-
-
-@torch.no_grad()
-def quantize(model: CausalLM) -> CausalLM:
-    """The layers that `optimize` packed, in int8, in place; use what is returned instead of `model`.
-
-    An embedding that is tied to the head stays as it is. Raises ConfigError if nothing was packed.
-    """
-    packed = [name for name, module in model.model.named_modules() if isinstance(module, PackedLinear)]
-    if not packed:
-        raise ConfigError(f"quantization: {model.name} has no layers that can be int8 here")
-    for name in packed:
-        model.model.set_submodule(name, Int8Linear(cast(PackedLinear, model.model.get_submodule(name))))
     return CausalLM.wrap(model.model)
 
 

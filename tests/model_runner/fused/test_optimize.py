@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 from transformers import Phi3Config, PhiConfig, PreTrainedModel
 
-from openai_kv.errors import ConfigError
 from openai_kv.model_runner.fused.agreement import relative_difference
 from openai_kv.model_runner.fused.linear import PackedEmbedding, PackedLinear
 from openai_kv.model_runner.fused.modules import FusedAttention, FusedMLP, FusedNorm
 from openai_kv.model_runner.fused.observe import ObservedStep
-from openai_kv.model_runner.fused.optimize import optimize, quantize
+from openai_kv.model_runner.fused.optimize import optimize
 from openai_kv.model_runner.loader import CausalLM
 from tests.model_runner.driver import paged
 from tests.tiny_models import VOCAB_SIZE, build, tiny_config, tiny_model
@@ -158,17 +157,3 @@ def test_a_gemma_embedding_keeps_its_scale() -> None:
     original: Any = build(tiny_config("gemma3")).get_input_embeddings()
     tokens = torch.arange(VOCAB_SIZE)
     assert torch.equal(embedding(tokens), original(tokens))
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
-def test_int8_comes_close(family: str) -> None:
-    exact = dict(outputs(paged(make(family))))["logits"]
-    quantized = quantize(optimize(paged(make(family))))
-    packed = [module for module in quantized.model.modules() if isinstance(module, PackedLinear)]
-    assert not packed
-    assert 1e-4 < relative_difference(dict(outputs(quantized))["logits"], exact) < 0.1
-
-
-def test_int8_of_what_was_not_packed_is_refused() -> None:
-    with pytest.raises(ConfigError, match="quantization: LlamaForCausalLM has no layers"):
-        quantize(paged(make("llama")))
