@@ -67,7 +67,7 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self.tiers = tiers or Tiers()
         self.awaits_tiers = False  # the latest step was empty for that
-        self._promotion = Promotion(self.tiers, manager)
+        self._promotion = Promotion(self.tiers, manager, clock)
         self._herd = Herd(self.running, manager.block_size)
         self._reserved_slots: dict[str, int] = {}
         self._stop_check = StopCheck(text, limits.eos_token_ids, limits.max_model_len)
