@@ -1,4 +1,4 @@
-"""Every built-in tier keeps the contract; what only one of them can do is in its own file."""
+"""Every built-in tier, and the example of one, keeps the contract; what only one of them can do is in its own file."""
 
 import socket
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from openai_kv.plugins import load_plugins
 from openai_kv.tiers.disk import DiskTier
 from openai_kv.tiers.host import HostTier
 from openai_kv.tiers.tier import CacheTier, TierInfo
@@ -13,6 +14,7 @@ from openai_kv.tiers.valkey import ValkeyTier
 from tests.tiers.servers import run_server
 
 INFO = TierInfo("ab" * 32, 4000, 86400.0)
+PLUGINS = Path(__file__).parents[2] / "plugins"
 KEYS = [bytes([number]) * 32 for number in range(8)]
 
 
@@ -22,11 +24,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["host", "disk", "valkey"])
+@pytest.fixture(params=["host", "disk", "valkey", "sqlite"])
 def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CacheTier]:
     made: CacheTier
     if request.param == "valkey":
         made = ValkeyTier(request.getfixturevalue("server"))
+    elif request.param == "sqlite":
+        options = {"sqlite": {"path": str(tmp_path / "blocks.sqlite"), "max_records": 5}}
+        (made,) = load_plugins(str(PLUGINS)).create_tiers(["sqlite"], options)
     else:
         made = HostTier(5 * 4096) if request.param == "host" else DiskTier(str(tmp_path / "blocks"), 5 * 4096)
     made.start(INFO)
