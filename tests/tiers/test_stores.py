@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from openai_kv.errors import PluginError
 from openai_kv.plugins import load_plugins
 from openai_kv.tiers.disk import DiskTier
 from openai_kv.tiers.host import HostTier
@@ -121,3 +122,11 @@ def test_a_server_that_is_gone_raises() -> None:
         with pytest.raises(Exception, match="refused"):
             tier.contains(KEYS)
         tier.close()
+
+
+@pytest.mark.parametrize(("attribute", "value"), [("location", "ssd"), ("demotion", "write_through")])
+def test_a_plugin_that_says_what_there_is_not_is_named(tmp_path: Path, attribute: str, value: str) -> None:
+    code = (PLUGINS / "sqlite.py").read_text(encoding="utf-8").replace('location = "disk"', f'{attribute} = "{value}"')
+    (tmp_path / "odd.py").write_text(code, encoding="utf-8")
+    with pytest.raises(PluginError, match=f"SQLiteTier: '{value}' is none of"):
+        load_plugins(str(tmp_path)).create_tiers(["sqlite"], {})
