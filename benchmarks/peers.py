@@ -2,7 +2,7 @@
 
 Workloads of `openai-kv bench` on A, B, A, B ..., with new prompts in every round. Prints medians, and the median of A's
 figure divided by B's, round by round: absolute figures drift where others use the machine, ratios of neighbours less.
-benchmarks/peers/ installs and starts the servers that docs/peers.md compares with.
+benchmarks/peers/ installs and starts other servers to compare with.
 """
 
 import argparse

@@ -9,7 +9,7 @@ from openai_kv.cache.policy import (
     PriorityPolicy,
 )
 from openai_kv.cache.segments import GhostList, Segment, SegmentedPolicy
-from openai_kv.errors import RecordsLostError
+from openai_kv.errors import RecordsLostError, TierFullError
 from openai_kv.grammar.lark import Lark, json_of
 from openai_kv.hookspecs import hookimpl
 from openai_kv.metrics import (
@@ -62,6 +62,7 @@ __all__ = [
     "SegmentedPolicy",
     "ServerInfo",
     "StepStats",
+    "TierFullError",
     "TierInfo",
     "TierStats",
     "TierUsage",

@@ -58,5 +58,5 @@ def shown(model: type[BaseModel], options: Mapping[str, Any]) -> dict[str, Any]:
 
 def mask(name: str, value: object) -> object:
     if isinstance(value, str):
-        value = re.sub(r"(?<=://)[^/@]*@", "***@", value)  # user and password of a URL
+        value = re.sub(r"(?<=://)[^/]*@", "***@", value)  # user and password of a URL, which may have an @ in it
     return "***" if any(word in name.lower() for word in SECRETS) else to_jsonable_python(value, fallback=str)

@@ -15,7 +15,7 @@ from openai_kv.metrics_exporter import MetricsExporter
 from openai_kv.parsing.tool_parser import ToolParser
 from openai_kv.plugin_options import checked, options_model, shown
 from openai_kv.plugin_origins import PluginOrigin, all_origins
-from openai_kv.tiers.tier import CacheTier
+from openai_kv.tiers.tier import CacheTier, check_tier
 
 PluginClass = type[EvictionPolicy] | type[MetricsExporter] | type[ToolParser] | type[CacheTier]
 HOOKS: Mapping[str, PluginClass] = {
@@ -159,6 +159,8 @@ def register(origin: PluginOrigin) -> Iterator[Plugin]:
 def make_plugin(origin: PluginOrigin, hook: str, cls: PluginClass, base: PluginClass) -> Plugin:
     if not (isinstance(cls, type) and issubclass(cls, base) and isinstance(getattr(cls, "name", None), str)):
         raise TypeError(f"{hook} takes subclasses of {base.__name__} with a name, not {cls!r}")
+    if issubclass(cls, CacheTier):
+        check_tier(cls)
     return Plugin(cls.name, origin, hook, cls, options_model(cls))
 
 

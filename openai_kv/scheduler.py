@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from sortedcontainers import SortedKeyList
 
@@ -12,9 +12,11 @@ from openai_kv.drafting.drafter import Drafter
 from openai_kv.drafting.rows import DraftRows
 from openai_kv.herd import Herd
 from openai_kv.metrics import CacheStats
-from openai_kv.outputs import BlockCopy, BlockLoad, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.outputs import BlockLoad, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.promotion import Promotion
 from openai_kv.request import FinishReason, Pooling, Request, RequestStatus
+from openai_kv.reserved_slots import ReservedSlots
+from openai_kv.step_plan import StepPlan
 from openai_kv.stopping import OutputText, StopCheck
 from openai_kv.tiers.tiers import Tiers
 
@@ -30,18 +32,6 @@ class SchedulerLimits:
 
     def __post_init__(self) -> None:
         assert 0 < self.max_num_seqs <= self.max_num_batched_tokens, "a decode row for every sequence must fit a step"
-
-
-@dataclass(slots=True)
-class _Plan:
-    """One step while it is being decided. Decoding sequences come first: `budget` is what is left for prefill."""
-
-    budget: int
-    requests: dict[str, ScheduledRequest] = field(default_factory=dict)
-    copies: list[BlockCopy] = field(default_factory=list)
-    loads: dict[str, list[BlockLoad]] = field(default_factory=dict)
-    computed_before: dict[str, int] = field(default_factory=dict)  # these loads
-    preempted: bool = False
 
 
 class Scheduler:
@@ -67,9 +57,9 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self.tiers = tiers or Tiers()
         self.awaits_tiers = False  # the latest step was empty for that
-        self._promotion = Promotion(self.tiers, manager)
+        self._promotion = Promotion(self.tiers, manager, clock)
         self._herd = Herd(self.running, manager.block_size)
-        self._reserved_slots: dict[str, int] = {}
+        self._reserved_slots = ReservedSlots(manager)
         self._stop_check = StopCheck(text, limits.eos_token_ids, limits.max_model_len)
         self._clock = clock
         self._on_started = on_started
@@ -126,7 +116,7 @@ class Scheduler:
         self._unreported_change = False
         self.manager.expire()
         self.ended.clear()
-        plan = _Plan(budget=0)
+        plan = StepPlan()
         self._promotion.advance()
         for request in self.running:
             self._promote(request, plan)
@@ -136,24 +126,23 @@ class Scheduler:
         if not plan.preempted:
             self._schedule_waiting(plan)
             self._add_drafts(plan)
-        saves, loads = self.manager.take_saves(), tuple(load for each in plan.loads.values() for load in each)
+        saves, loads = self.manager.take_saves(), plan.loads
         self.awaits_tiers = not (plan.requests or saves or loads) and self._promotion.has_news_to_come
         return SchedulerOutput(
             self._step, tuple(plan.requests.values()), tuple(plan.copies), self._clock(), saves, loads
         )
 
-    def _promote(self, request: Request, plan: _Plan) -> None:
+    def _promote(self, request: Request, plan: StepPlan) -> None:
         """Take what has arrived from the tiers for a running request, and go on behind it where it closes the gap."""
         loaded = self._promotion.take(request)
         if loaded:
             table = self.manager.block_ids(request.request_id)
-            plan.loads[request.request_id] = [BlockLoad(table[each.index], each.payload) for each in loaded]
-            plan.computed_before[request.request_id] = request.num_computed_tokens
+            plan.load(request, [BlockLoad(table[each.index], each.payload) for each in loaded])
         for each in loaded:
             self.manager.came_from(request.request_id, each.index, each.tier)
         request.num_computed_tokens = self._promotion.reached(request)
 
-    def _schedule_running(self, plan: _Plan) -> None:
+    def _schedule_running(self, plan: StepPlan) -> None:
         for request in list(self.running):
             missing = len(request.token_ids) - request.num_computed_tokens
             num_tokens = missing if missing == 1 else min(missing, plan.budget, self._promotion.limit(request))
@@ -163,22 +152,17 @@ class Scheduler:
                 plan.budget -= num_tokens if missing > 1 else 0
                 plan.requests[request.request_id] = self._rows(request, num_tokens)
 
-    def _make_room(self, request: Request, num_tokens: int, plan: _Plan) -> bool:
+    def _make_room(self, request: Request, num_tokens: int, plan: StepPlan) -> bool:
         """Grow the block table, preempting the last of the running as often as needed; False: it was this one."""
         while not self.manager.allocate_slots(request.request_id, num_tokens):
             victim = self.running[-1]
             assert victim.request_id not in plan.requests, "the last in order is scheduled last"
-            self._undo_loads(victim, plan)
+            plan.undo_loads(victim)
             self._preempt(victim)
             plan.preempted = True
             if victim is request:
                 return False
         return True
-
-    def _undo_loads(self, request: Request, plan: _Plan) -> None:
-        """It loses its blocks before anything was written to them: nothing of that may be taken for cached."""
-        if plan.loads.pop(request.request_id, None) is not None:
-            request.num_computed_tokens = plan.computed_before[request.request_id]
 
     def _preempt(self, request: Request) -> None:
         self.running.remove(request)
@@ -193,14 +177,14 @@ class Scheduler:
         self.num_preemptions += 1
         self.waiting.add(request)
 
-    def _schedule_waiting(self, plan: _Plan) -> None:
+    def _schedule_waiting(self, plan: StepPlan) -> None:
         for request in list(self.waiting):
             if len(self.running) >= self.limits.max_num_seqs or plan.budget <= 0:
                 return
             if not self._herd.must_wait(request) and not self._admit(request, plan):
                 return
 
-    def _admit(self, request: Request, plan: _Plan) -> bool:
+    def _admit(self, request: Request, plan: StepPlan) -> bool:
         """Give a waiting request its blocks and first rows; False: the pool is full, and nobody may overtake."""
         reads = not request.lacks_prompt_logprobs
         hit = self.manager.lookup(request.token_ids, request.info) if reads else NOTHING
@@ -241,7 +225,7 @@ class Scheduler:
             if self._on_started is not None:
                 self._on_started(request)
 
-    def _add_drafts(self, plan: _Plan) -> None:
+    def _add_drafts(self, plan: StepPlan) -> None:
         chosen = self._draft_rows.choose(self.running, plan.requests, plan.budget)
         for request, drafts in chosen.items():
             plan.requests[request.request_id] = self._rows(request, 1, drafts=drafts)
@@ -262,7 +246,7 @@ class Scheduler:
             prompt_token_ids=request.prompt_token_ids,
             output_token_ids=request.output_token_ids,
             hidden_slot=hidden_slot,
-            store_slot=self._reserve_slot(request) if complete and num_tokens else None,
+            store_slot=self._reserved_slots.reserve(request) if complete and num_tokens else None,
             choice=request.choice,
             prompt_logprobs=request.params.prompt_logprobs if request.lacks_prompt_logprobs else None,
             constraint=request.constraint,
@@ -270,14 +254,6 @@ class Scheduler:
             window_block_ids=self.manager.window_block_ids(request.request_id),
             num_drafts=len(drafts),
         )
-
-    def _reserve_slot(self, request: Request) -> int | None:
-        if request.num_output_tokens:
-            return None
-        slot = self.manager.reserve_hidden_slot(request.prompt_token_ids, request.info)
-        if slot is not None:
-            self._reserved_slots[request.request_id] = slot
-        return slot
 
     # -- update --------------------------------------------------------------------------------------------------
 
@@ -303,9 +279,7 @@ class Scheduler:
         prompt_done = before < request.num_prompt_tokens <= after
         if prompt_done or before // size != after // size:
             self.manager.cache_blocks(request.request_id, request.token_ids[:after], with_tail=prompt_done)
-        slot = self._reserved_slots.pop(request.request_id, None)
-        if slot is not None:
-            self.manager.store_exact(request.request_id, request.prompt_token_ids, slot)
+        self._reserved_slots.store(request)
         if after >= request.num_prompt_tokens and not request.num_output_tokens:
             self.manager.pins.keep(request.info, request.prompt_token_ids, request.num_cached_tokens or 0)
         self.manager.slide(request.request_id, after)
@@ -363,9 +337,7 @@ class Scheduler:
 
     def _release(self, request: Request, *, keep: bool) -> None:
         """Give the blocks back; what is computed stays cached, the partial tail too, unless a step failed halfway."""
-        slot = self._reserved_slots.pop(request.request_id, None)
-        if slot is not None:
-            self.manager.release_hidden_slot(slot)
+        self._reserved_slots.release(request)
         if keep:
             computed = request.token_ids[: request.num_computed_tokens]
             self.manager.cache_blocks(request.request_id, computed, with_tail=True)

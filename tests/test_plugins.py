@@ -157,6 +157,7 @@ def test_the_report_masks_secrets_and_shows_defaults(folder: Path) -> None:
 
 def test_options_that_json_does_not_know_are_shown_as_text() -> None:
     assert mask("folder", Path("/there")) == "/there"
+    assert mask("url", "redis://me:p@ss@host:6379/0") == "redis://***@host:6379/0"
     assert "object" in str(mask("anything", object()))
 
 

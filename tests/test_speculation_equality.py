@@ -70,3 +70,17 @@ def test_evicted_and_preempted(subject: Subject, backend: str) -> None:
     assert stats.preemptions > 0
     assert stats.cache.eviction_count > 0
     subject.check(run, *requests, again)
+
+
+@on_each_backend
+def test_windows_that_free_what_they_leave_behind(subject: Subject, backend: str) -> None:
+    shape = replace(ROOMY, block_size=7, max_num_batched_tokens=16)
+    run = subject.run(shape, backend, window_layout="auto", window_share=0.01)
+    requests = [greedy(subject.prompt(90 + number, 40 + number), 48) for number in range(3)]
+    again = [greedy(list(request.prompt_token_ids), 48) for request in requests]
+    run.generate(*requests)
+    rows = count_rows(subject)
+    run.generate(*again)
+    assert len(rows) < 48
+    run.engine.check_integrity()
+    subject.check(run, *requests, *again)

@@ -41,7 +41,6 @@ class Engine:
         self.runner = runner
         self._detokenizer = detokenizer
         self._reporter = reporter
-        self._attention_read_bytes = 0
 
     @property
     def has_work(self) -> bool:
@@ -68,7 +67,6 @@ class Engine:
         """Run one step; what it added to each request that sampled or ended."""
         scheduled = self.scheduler.schedule()
         output = self.runner.execute_model(scheduled)
-        self._attention_read_bytes += output.attention_read_bytes
         updated = self.scheduler.update_from_output(scheduled, output)
         return self._reporter.report(self.scheduler, scheduled, output, updated)
 
@@ -97,7 +95,7 @@ class Engine:
             len(scheduler.running),
             len(scheduler.waiting),
             scheduler.num_preemptions,
-            self._attention_read_bytes,
+            self._reporter.attention_read_bytes,
         )
 
     def reset_cache(self, *, include_pinned: bool = False, tiers: Collection[str] = ALL_TIERS) -> ResetResult:

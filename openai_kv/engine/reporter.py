@@ -33,6 +33,7 @@ class Reporter:
         self._exporters = exporters
         self._recorder = recorder
         self._clock = clock
+        self.attention_read_bytes = 0  # in all steps so far
         self._preemptions = 0
         self._pressure = PressureLog()
 
@@ -40,6 +41,7 @@ class Reporter:
         self, scheduler: Scheduler, scheduled: SchedulerOutput, output: ModelRunnerOutput, updated: Sequence[Request]
     ) -> list[RequestOutput]:
         now = self._clock()
+        self.attention_read_bytes += output.attention_read_bytes
         said = _said(scheduled, output, updated)
         stats = self._step_stats(scheduler, scheduled, output, updated, said, now)
         self._exporters.on_step(stats)

@@ -1,7 +1,7 @@
 """How long a step takes by its rows: the loaded model is timed at start, so that nobody has to guess."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from openai_kv.model_runner.model_runner import ModelRunner
@@ -36,8 +36,25 @@ class _Timing:
 
     def _step(self, rows: int, computed: int, drafts: int) -> SchedulerOutput:
         tokens, blocks = [0] * rows, range(-(-(computed + rows) // self.runner.kv_pool.block_size))
-        request = ScheduledRequest("timed", tokens, computed, blocks, True, GREEDY, 0, tokens, (), num_drafts=drafts)
+        request = ScheduledRequest(
+            "timed",
+            tokens,
+            computed,
+            blocks,
+            samples=True,
+            params=GREEDY,
+            seed=0,
+            prompt_token_ids=tokens,
+            output_token_ids=(),
+            window_block_ids=self._window_blocks(len(blocks)),
+            num_drafts=drafts,
+        )
         return SchedulerOutput(0, (request,))
+
+    def _window_blocks(self, count: int) -> Sequence[int]:
+        """Some of a window group, over and over where it has fewer; not 0, the null block: that one stays zeros."""
+        usable = self.runner.num_window_blocks - 1
+        return [1 + index % usable for index in range(count)] if usable > 0 else ()
 
 
 def measure_steps(

@@ -63,7 +63,9 @@ class DiskTier(CacheTier):
         logger.info("disk tier: %d records, %d bytes in %s", len(self._files), self._num_bytes, self._folder)
 
     def _scan(self) -> Iterator[tuple[str, _File]]:
-        for entry in (entry for folder in os.scandir(self._folder) if folder.is_dir() for entry in os.scandir(folder)):
+        """Only in folders that are named as ours: others, like `lost+found`, need not be readable."""
+        ours = (folder for folder in os.scandir(self._folder) if len(folder.name) == 2 and folder.is_dir())
+        for entry in (entry for folder in ours for entry in os.scandir(folder)):
             if entry.name.endswith(PART):
                 Path(entry.path).unlink(missing_ok=True)  # of a write that never ended
             elif len(entry.name) == 64:

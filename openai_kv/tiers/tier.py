@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 TIER_CONTRACT_VERSION = 1  # docs/tiers.md says what may change under the same number
 Location = Literal["host", "disk", "remote"]
@@ -72,3 +72,10 @@ class CacheTier:
 
     def close(self) -> None:
         """The last call."""
+
+
+def check_tier(cls: type[CacheTier]) -> None:
+    """Raises TypeError for a `location` or `demotion` that there is not: no block would ever go there."""
+    for value, known in ((cls.location, get_args(Location)), (cls.demotion, get_args(DemotionPolicy))):
+        if value not in known:
+            raise TypeError(f"{cls.__name__}: {value!r} is none of {', '.join(known)}")

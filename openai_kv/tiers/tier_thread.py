@@ -56,7 +56,7 @@ class TierThread:
         self._writes: SimpleQueue[Job] = SimpleQueue()
         self._tickets: SimpleQueue[bool] = SimpleQueue()  # one a job; False: end
         self._bytes_in = self._bytes_out = 0  # each side counts its own
-        self._clears_in = self._clears_out = 0
+        self._clears_in = self._clears_out = self._clears_owed = 0
         self._started = False
         self._failures = 0
         self._rests_until = 0.0
@@ -89,9 +89,12 @@ class TierThread:
         return True
 
     def clear(self) -> None:
-        """Forget everything, what is waiting to be written too. Until then the tier is not available."""
+        """Forget everything, what is waiting to be written too. Until then the tier is not available.
+
+        What it could not do it owes: nothing is written to it before, or what was to be forgotten would be found again.
+        """
         self._clears_in += 1
-        self.write(Job(self._clear, self._cleared))
+        self.write(Job(self._clear, self._owe_clear))
 
     def close(self, seconds: float) -> None:
         """Write what is waiting, close the tier and end; after `seconds` nobody waits any longer."""
@@ -121,24 +124,30 @@ class TierThread:
             self._bytes_out += job.num_bytes
         if self._clock() < self._rests_until:
             job.give_up()
-        else:
-            self._call(job)
+        elif self._call(job):
+            self._call(Job(self._look_at_usage))  # an error there does not undo the job
 
-    def _call(self, job: Job) -> None:
+    def _call(self, job: Job) -> bool:
+        """Whether it was done."""
         self._busy_since = self._clock()
         try:
             self._start()
+            if self._clears_owed:
+                self._clear(self.tier)
             job.run(self.tier)
-            self.usage = self.tier.usage()
             self._failures = 0
+            return True
         except TierFullError as error:
             self.count("full", 1, error)
-            job.give_up()
         except (Exception, SystemExit) as error:
             self._rest(error)
-            job.give_up()
         finally:
             self._busy_since = None
+        job.give_up()
+        return False
+
+    def _look_at_usage(self, tier: CacheTier) -> None:
+        self.usage = tier.usage()
 
     def _start(self) -> None:
         if not self._started:
@@ -152,7 +161,8 @@ class TierThread:
 
     def _clear(self, tier: CacheTier) -> None:
         tier.clear()
-        self._cleared()
+        self._clears_out += max(1, self._clears_owed)
+        self._clears_owed = 0
 
-    def _cleared(self) -> None:
-        self._clears_out += 1
+    def _owe_clear(self) -> None:
+        self._clears_owed += 1

@@ -116,3 +116,10 @@ def test_steps_are_timed_as_far_as_there_is_room() -> None:
     assert all(0 < seconds < float("inf") for seconds in times.values())
     assert tuple(measure_steps(Driver("llama", num_blocks=3, block_size=16).runner, 20)) == (1, 2, 4, 8, 16)
     assert tuple(measure_steps(Driver("llama", num_blocks=3, block_size=1).runner, 1)) == (1,)
+
+
+def test_steps_are_timed_where_a_window_group_has_few_blocks() -> None:
+    runner = Driver("mistral", num_blocks=64, block_size=7, window_layout="auto", max_num_batched_tokens=16).runner
+    assert runner.window_pool is not None and runner.num_window_blocks < 128 // 7
+    assert tuple(measure_steps(runner, 512)) == ROWS
+    assert not any(part[0].any() for layer in runner.window_pool.layers for part in (layer.key, layer.value))

@@ -65,6 +65,20 @@ def test_unfinished_writes_and_foreign_files_do_no_harm(tmp_path: Path) -> None:
     assert {path.name for path in files(tmp_path)} == {key(0).hex(), "README", "stray"}
 
 
+def test_a_volume_of_its_own_has_folders_that_are_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started(tmp_path).put({key(0): record(0)})
+    (tmp_path / "lost+found").mkdir(0o700)
+    scan = os.scandir
+
+    def forbidding(path: os.PathLike[str]) -> object:
+        if Path(path).name == "lost+found":  # root's; tests may run as root, whom no mode keeps out
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", forbidding)
+    assert started(tmp_path).usage().records == 1
+
+
 def test_a_file_that_vanished_is_a_miss(tmp_path: Path) -> None:
     tier = started(tmp_path)
     tier.put({key(0): record(0)})

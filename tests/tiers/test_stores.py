@@ -1,4 +1,4 @@
-"""Every built-in tier keeps the contract; what only one of them can do is in its own file."""
+"""Every built-in tier, and the example of one, keeps the contract; what only one of them can do is in its own file."""
 
 import socket
 from collections.abc import Iterator
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from openai_kv.errors import PluginError
+from openai_kv.plugins import load_plugins
 from openai_kv.tiers.disk import DiskTier
 from openai_kv.tiers.host import HostTier
 from openai_kv.tiers.tier import CacheTier, TierInfo
@@ -13,6 +15,7 @@ from openai_kv.tiers.valkey import ValkeyTier
 from tests.tiers.servers import run_server
 
 INFO = TierInfo("ab" * 32, 4000, 86400.0)
+PLUGINS = Path(__file__).parents[2] / "plugins"
 KEYS = [bytes([number]) * 32 for number in range(8)]
 
 
@@ -22,11 +25,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["host", "disk", "valkey"])
+@pytest.fixture(params=["host", "disk", "valkey", "sqlite"])
 def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CacheTier]:
     made: CacheTier
     if request.param == "valkey":
         made = ValkeyTier(request.getfixturevalue("server"))
+    elif request.param == "sqlite":
+        options = {"sqlite": {"path": str(tmp_path / "blocks.sqlite"), "max_records": 5}}
+        (made,) = load_plugins(str(PLUGINS)).create_tiers(["sqlite"], options)
     else:
         made = HostTier(5 * 4096) if request.param == "host" else DiskTier(str(tmp_path / "blocks"), 5 * 4096)
     made.start(INFO)
@@ -116,3 +122,11 @@ def test_a_server_that_is_gone_raises() -> None:
         with pytest.raises(Exception, match="refused"):
             tier.contains(KEYS)
         tier.close()
+
+
+@pytest.mark.parametrize(("attribute", "value"), [("location", "ssd"), ("demotion", "write_through")])
+def test_a_plugin_that_says_what_there_is_not_is_named(tmp_path: Path, attribute: str, value: str) -> None:
+    code = (PLUGINS / "sqlite.py").read_text(encoding="utf-8").replace('location = "disk"', f'{attribute} = "{value}"')
+    (tmp_path / "odd.py").write_text(code, encoding="utf-8")
+    with pytest.raises(PluginError, match=f"SQLiteTier: '{value}' is none of"):
+        load_plugins(str(tmp_path)).create_tiers(["sqlite"], {})

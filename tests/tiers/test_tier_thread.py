@@ -9,7 +9,7 @@ import pytest
 
 from openai_kv.errors import TierFullError
 from openai_kv.tiers.host import HostTier
-from openai_kv.tiers.tier import CacheTier
+from openai_kv.tiers.tier import CacheTier, TierUsage
 from openai_kv.tiers.tier_thread import HANGS_AFTER, Job, TierThread
 from tests.tiers.inline import INFO, InlineThread
 
@@ -122,3 +122,59 @@ def test_until_it_is_cleared_it_is_not_available() -> None:
     assert not thread.is_available
     thread.release()
     assert thread.is_available and thread.usage.records == 0
+
+
+def put(tier: CacheTier) -> None:
+    tier.put({KEY: b"x"})
+
+
+def test_what_it_could_not_clear_is_never_found_again() -> None:
+    class Stuck(HostTier):
+        def clear(self) -> None:
+            if now[0] < 1.0:
+                raise ConnectionError("gone")
+            super().clear()
+
+    now, found = [0.0], list[bool]()
+    thread = InlineThread(Stuck(2**20), INFO, clock=lambda: now[0])
+    thread.write(Job(put))
+    thread.clear()
+    thread.clear()  # given up, as it rests
+    now[0] = 1.0
+    assert not thread.is_available and thread.problems == {"error": 1}
+    thread.write(Job(lambda tier: found.extend(tier.contains([KEY]))))
+    assert thread.is_available and found == [False]
+    thread.clear()
+    assert thread.is_available
+
+
+def test_an_error_in_telling_what_it_holds_does_not_undo_a_job() -> None:
+    class Vague(HostTier):
+        def usage(self) -> TierUsage:
+            raise ConnectionError("gone")
+
+    now, given_up = [0.0], list[str]()
+    tier = Vague(2**20)
+    thread = InlineThread(tier, INFO, clock=lambda: now[0])
+    thread.write(Job(put, lambda: given_up.append("put")))
+    assert tier.contains([KEY]) == [True] and not given_up and thread.problems == {"error": 1}
+    now[0] = 1.0
+    thread.clear()
+    now[0] = 2.0
+    assert thread.is_available, "it is cleared, once"
+
+
+def test_close_is_the_last_call() -> None:
+    class Closing(HostTier):
+        def usage(self) -> TierUsage:
+            calls.append("usage")
+            return super().usage()
+
+        def close(self) -> None:
+            calls.append("close")
+
+    calls = list[str]()
+    thread = TierThread(Closing(2**20), INFO)
+    thread.write(Job(put))
+    thread.close(20)
+    assert calls == ["usage", "close"]
