@@ -134,6 +134,8 @@ class EngineBuilder:
 
     def _tiers(self, runner: ModelRunner) -> Tiers:
         """Their threads start here."""
+        if not self.tiers:  # else blocks take bytes, as all layers are in one group
+            return Tiers()
         block_bytes = runner.info.block_bytes
         size = record_bytes(runner.kv_pool.block_size, block_bytes)
         info = TierInfo(runner.info.identity, size, SECONDS_UNUSED)

@@ -1,7 +1,16 @@
 import json
 from pathlib import Path
 
-from openai_kv.build import generation_defaults
+import pytest
+from tokenizers import pre_tokenizers
+
+from openai_kv.build import EngineBuilder, generation_defaults
+from openai_kv.config import CacheSettings, EngineSettings, ModelSettings, Settings
+from openai_kv.default_plugins.lru import LRUPolicy
+from openai_kv.exporting import ExporterGroup
+from tests.harness import Run, make_request
+from tests.tiny_models import build, tiny_config
+from tests.tiny_tokenizer import byte_level
 
 
 def test_sampling_defaults_are_the_models_own(tmp_path: Path) -> None:
@@ -9,3 +18,21 @@ def test_sampling_defaults_are_the_models_own(tmp_path: Path) -> None:
     given = {"temperature": 0.6, "top_k": 20, "top_p": None, "do_sample": True, "eos_token_id": 2}
     (tmp_path / "generation_config.json").write_text(json.dumps(given))
     assert generation_defaults(tmp_path) == {"temperature": 0.6, "top_k": 20}
+
+
+@pytest.mark.parametrize("speculation", ["off", "auto"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
+def test_an_engine_is_built_for_layers_of_any_kind(tmp_path: Path, family: str, speculation: str) -> None:
+    config = tiny_config(family)
+    config.vocab_size = 300
+    build(config).save_pretrained(tmp_path)
+    byte_level(sorted(pre_tokenizers.ByteLevel.alphabet())).save_pretrained(str(tmp_path))
+    settings = Settings(
+        home=tmp_path,
+        model=ModelSettings(model=str(tmp_path), dtype="float32"),
+        cache=CacheSettings(num_blocks=16),
+        engine=EngineSettings(speculation=speculation, attention_backend="sdpa", optimize=False),
+    )
+    run = Run(EngineBuilder(settings, tmp_path, "tiny", LRUPolicy(), ExporterGroup())(lambda request: None))
+    (tokens,) = run.generate(make_request([5, 6, 7] * 30, 8, temperature=0.0, ignore_eos=True))
+    assert len(tokens) == 8
