@@ -106,7 +106,7 @@ class DiskTier(CacheTier):
         path = self._path(name)
         part = path.with_name(name + PART)
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # the whole folder may be gone
             part.write_bytes(data)
             part.replace(path)
         except OSError as error:

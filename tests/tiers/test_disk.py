@@ -1,6 +1,7 @@
 import errno
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from multiprocessing.connection import Connection
@@ -86,6 +87,14 @@ def test_a_file_that_vanished_is_a_miss(tmp_path: Path) -> None:
     assert tier.get([key(0)]) == [None]
     assert tier.contains([key(0)]) == [False]
     assert tier.usage().num_bytes == 0
+
+
+def test_a_folder_that_vanished_is_made_again(tmp_path: Path) -> None:
+    tier = started(tmp_path / "blocks")
+    tier.put({key(0): record(0)})
+    shutil.rmtree(tmp_path / "blocks")
+    tier.put({key(1): record(1)})
+    assert tier.get([key(0), key(1)]) == [None, record(1)]
 
 
 def test_a_truncated_file_is_no_record(tmp_path: Path) -> None:
