@@ -96,11 +96,11 @@ def cut(tokens: Sequence[int], context: int, count: int) -> list[list[int]]:
 
 
 def report(context: int, count: int, scores: Sequence[Score]) -> str:
-    head = f"{count} windows of {context} tokens\n{'':11}{'B/token':>8}{'perplexity':>12}{'change %':>22}"
-    lines = [f"{head}{'KL, nats':>26}{'same top 1 %':>22}"]
+    head = f"{count} windows of {context} tokens\n{'':11}{'B/token':>8}{'perplexity':>12}{'change %':>23}"
+    lines = [f"{head}{'KL, nats':>27}{'same top 1 %':>23}"]
     for row in scores:
         change, kl, top = _show(row.change, 100, 3), _show(row.kl, 1, 5), _show(row.agreement, 100, 2)
-        lines.append(f"{row.name:11}{row.token_bytes:8.0f}{row.perplexity:12.4f}{change:>22}{kl:>26}{top:>22}")
+        lines.append(f"{row.name:11}{row.token_bytes:8.0f}{row.perplexity:12.4f}{change:>23}{kl:>27}{top:>23}")
     return "\n".join(lines)
 
 
