@@ -86,6 +86,33 @@ def scores_of(
     return tl.where(visible, scores, float("-inf"))
 
 
+@triton.jit
+def lanes_of(first, length, kv_head, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_Q: tl.constexpr):
+    """Row of the request and head of each lane of a tile, and whether there is such a row."""
+    lanes = tl.arange(0, BLOCK_M)
+    rows = first + lanes // GROUP
+    return rows, kv_head * GROUP + lanes % GROUP, (lanes < BLOCK_Q * GROUP) & (rows < length)
+
+
+@triton.jit
+def queries_of(
+    query,
+    rows,
+    heads,
+    active,
+    query_row,
+    query_head,
+    KEY_DIM: tl.constexpr,
+    KEY_PAD: tl.constexpr,
+    DOT: tl.constexpr,
+):
+    """[BLOCK_M, KEY_PAD], 0 where there is nothing; rows of the step."""
+    dims = tl.arange(0, KEY_PAD)
+    wanted = active[:, None] & (dims < KEY_DIM)[None, :]
+    lanes = rows[:, None] * query_row + heads[:, None] * query_head + dims[None, :]
+    return tl.load(query + lanes, mask=wanted, other=0.0).to(DOT)
+
+
 @triton.jit(do_not_specialize=["num_requests", "num_rows", "table_row"])
 def attend(
     output,
@@ -134,14 +161,8 @@ def attend(
     if first >= length:
         return
     past = tl.load(contexts + request) - length
-    lanes = tl.arange(0, BLOCK_M)
-    rows = first + lanes // GROUP
-    heads = kv_head * GROUP + lanes % GROUP
-    active = (lanes < BLOCK_Q * GROUP) & (rows < length)
-    dims = tl.arange(0, KEY_PAD)
-    wanted = active[:, None] & (dims < KEY_DIM)[None, :]
-    lane_query = (start + rows)[:, None] * query_row + heads[:, None] * query_head + dims[None, :]
-    queries = tl.load(query + lane_query, mask=wanted, other=0.0).to(DOT)
+    rows, heads, active = lanes_of(first, length, kv_head, GROUP, BLOCK_M, BLOCK_Q)
+    queries = queries_of(query, start + rows, heads, active, query_row, query_head, KEY_DIM, KEY_PAD, DOT)
 
     maximum = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -247,14 +268,8 @@ def weigh(
     if first >= length:
         return
     past = tl.load(contexts + request) - length
-    lanes = tl.arange(0, BLOCK_M)
-    rows = first + lanes // GROUP
-    heads = kv_head * GROUP + lanes % GROUP
-    active = (lanes < BLOCK_Q * GROUP) & (rows < length)
-    dims = tl.arange(0, KEY_PAD)
-    wanted = active[:, None] & (dims < KEY_DIM)[None, :]
-    lane_query = (start + rows)[:, None] * query_row + heads[:, None] * query_head + dims[None, :]
-    queries = tl.load(query + lane_query, mask=wanted, other=0.0).to(DOT)
+    rows, heads, active = lanes_of(first, length, kv_head, GROUP, BLOCK_M, BLOCK_Q)
+    queries = queries_of(query, start + rows, heads, active, query_row, query_head, KEY_DIM, KEY_PAD, DOT)
     place = (start + rows) * (KV_HEADS * GROUP) + heads
     total = tl.load(sums + place, mask=active, other=1.0)
     maximum = tl.load(maxima + place, mask=active, other=0.0)
