@@ -194,21 +194,16 @@ class Request:
     stop_reason: str | int | None = None
     constraint: TokenConstraint | None = None
     embedding: "array[float] | None" = None
+    request_id: str = field(init=False)
+    num_prompt_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.request_id, self.num_prompt_tokens = self.info.request_id, len(self.prompt_token_ids)
         computes_all = self.params.pooling is not Pooling.MEAN or self.info.retention.bypasses
         assert computes_all, "a prefix that is read from the cache would be missing from the mean"
         self.token_ids = list(self.prompt_token_ids)
         if self.params.grammar is not None:
             self.constraint = self.params.grammar.start()
-
-    @property
-    def request_id(self) -> str:
-        return self.info.request_id
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.prompt_token_ids)
 
     @property
     def order(self) -> tuple[int, float]:
@@ -227,8 +222,8 @@ class Request:
 
     @property
     def num_output_tokens(self) -> int:
-        return len(self.token_ids) - len(self.prompt_token_ids)
+        return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def output_token_ids(self) -> Sequence[int]:
-        return self.token_ids[len(self.prompt_token_ids) :]
+        return self.token_ids[self.num_prompt_tokens :]

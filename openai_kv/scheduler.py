@@ -118,7 +118,7 @@ class Scheduler:
         self.ended.clear()
         plan = StepPlan()
         self._promotion.advance()
-        for request in self.running:
+        for request in self.running if self.tiers.threads else ():
             self._promote(request, plan)
         decoding = sum(request.num_computed_tokens + 1 == len(request.token_ids) for request in self.running)
         plan.budget = self.limits.max_num_batched_tokens - decoding

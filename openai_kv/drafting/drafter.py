@@ -55,10 +55,12 @@ class Drafter:
         self._acceptance = Acceptance()
         self._tracks: dict[str, Track] = {}
 
+    def may_pay(self, size: StepSize) -> bool:
+        """Whether the likeliest drafts there are would be worth their rows in such a step."""
+        return bool(self._sources) and self._best_number([log1p(MOST)] * MOST_SAMPLED, size) > 0
+
     def propose(self, room: Mapping[Request, int], size: StepSize) -> dict[Request, Sequence[int]]:
         """For decoding requests, with room for so many tokens each, the drafts that pay."""
-        if not room or not self._sources or not self._best_number([log1p(MOST)] * MOST_SAMPLED, size):
-            return {}
         found = (self._best_draft(request, min(tokens, self._longest)) for request, tokens in room.items())
         drafts = [draft for draft in found if draft is not None]
         rows = [(gain, draft) for draft in drafts for gain in draft.gains]

@@ -20,9 +20,11 @@ class DraftRows:
         self, running: Collection[Request], planned: Mapping[str, ScheduledRequest], budget: int
     ) -> dict[Request, Sequence[int]]:
         """`planned`: the step's requests by id; their block tables may be longer after this."""
+        size = _size(planned, budget)
+        if not self._drafter.may_pay(size):
+            return {}
         decoding = (request for request in running if _decodes(request, planned.get(request.request_id)))
-        room = {request: self._room(request) for request in decoding}
-        drafts = self._drafter.propose(room, _size(planned, budget))
+        drafts = self._drafter.propose({request: self._room(request) for request in decoding}, size)
         fitting = {request: self._fit(request, tokens, len(running)) for request, tokens in drafts.items()}
         return {request: tokens for request, tokens in fitting.items() if tokens}
 

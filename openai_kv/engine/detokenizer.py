@@ -26,6 +26,8 @@ class StopStrings:
         """Take more text; with `protect`, a stop string that ends here does not count."""
         assert self.matched is None, "the text has ended"
         self.text += piece
+        if not self.stops:
+            return
         self.protected = len(self.text) if protect else self.protected
         found = [(at, -len(stop), stop) for stop in self.stops if (at := self._find(stop)) >= 0]
         if found:
@@ -44,7 +46,9 @@ class StopStrings:
 
     def _held(self) -> int:
         """Length of the longest tail that may be the beginning of a stop string."""
-        longest = min(max(map(len, self.stops), default=1) - 1, len(self.text) - self.shown)
+        if not self.stops:
+            return 0
+        longest = min(max(map(len, self.stops)) - 1, len(self.text) - self.shown)
         tails = (length for length in range(longest, 0, -1) if self._begins_a_stop(length))
         return next(tails, 0)
 
@@ -55,7 +59,10 @@ class StopStrings:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """New text, and where in the whole text the tokens begin that it (and nothing else any more) is the text of."""
+    """New text, and where in the whole text the tokens begin that it (and nothing else any more) is the text of.
+
+    These only for a request that asks for log probabilities.
+    """
 
     text: str
     token_starts: tuple[int, ...]
@@ -69,10 +76,14 @@ class _Span:
 
 @dataclass(slots=True)
 class _Output:
-    """`spans` are of the tokens that no piece has told of yet; `num_whole` of them have all their text in `text`."""
+    """`spans` are of the tokens that no piece has told of yet; `num_whole` of them have all their text in `text`.
+
+    There are none without `tells_starts`.
+    """
 
     decoder: StreamDecoder
     text: StopStrings
+    tells_starts: bool
     spans: deque[_Span] = field(default_factory=deque)
     num_whole: int = 0
 
@@ -88,6 +99,8 @@ class _Output:
         self._mark(start)
 
     def _mark(self, start: int) -> None:
+        if not self.tells_starts:
+            return
         self.spans.append(_Span(start, start))
         if self.decoder.holds:
             return
@@ -118,7 +131,7 @@ class Detokenizer:
             skip_special_tokens=params.skip_special_tokens, visible=params.visible_token_ids
         )
         self._outputs[request.request_id] = _Output(
-            decoder, StopStrings(params.stop, include=params.include_stop_str_in_output)
+            decoder, StopStrings(params.stop, include=params.include_stop_str_in_output), params.logprobs is not None
         )
 
     def append(self, request: Request, token_id: int) -> str | None:

@@ -150,8 +150,8 @@ def _take_logprobs(request: Request, piece: TextPiece) -> Iterator[TokenLogprobs
 
 def _prompt_rows(item: ScheduledRequest, request: Request) -> int:
     """How many of the item's rows are prompt positions."""
-    start = item.num_computed_tokens
-    return max(0, min(start + len(item.token_ids), request.num_prompt_tokens) - start)
+    left = request.num_prompt_tokens - item.num_computed_tokens
+    return min(len(item.token_ids), left) if left > 0 else 0
 
 
 def _request_stats(request: Request, output: RequestOutput) -> RequestStats:

@@ -145,7 +145,7 @@ class Generation:
         source = alone(generators[0]) if len(generators) == 1 else together(generators)
         async with aclosing(source):
             async for batch in source:
-                self.last |= dict(batch)
+                self.last.update(batch)
                 self._latest = self.seconds
                 if self._first_token is None and any(output.token_ids for _, output in batch):
                     self._first_token = self._latest

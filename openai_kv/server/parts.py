@@ -36,6 +36,8 @@ class Part:
         What is left of the part is to be told with the first of them.
         """
         text, entries, self.text, self.logprobs = self.text, self.logprobs, "", []
+        if not entries:
+            return [(text, entries)]
         begins = [max(0, entry.text_offset - start) for entry in entries]
         cuts = [0, *begins[1:], len(text)]
         pieces = [text[begin:end] for begin, end in pairwise(cuts)]

@@ -14,7 +14,7 @@ from openai_kv.server.generation import Batch, Generation
 from openai_kv.server.logprobs import LogprobFormat
 from openai_kv.server.parts import Part
 from openai_kv.server.prompts import Prompt
-from openai_kv.server.streaming import CHUNKS, Framing, event
+from openai_kv.server.streaming import CHUNKS, Framing, framed
 from openai_kv.server.usage import cache_headers, usage
 
 T = TypeVar("T")
@@ -46,6 +46,7 @@ class Reply:
             "system_fingerprint": call.context.engine.info.fingerprint,
             **self.extras(),
         }
+        self._head = encode({"id": reply_id, "object": self.chunk_object, **self._frame}).removesuffix(b"}") + b","
         self._parts: dict[int, Part] = defaultdict(Part)
         self._begun: set[int] = set()
         self._held: set[int] = set()
@@ -118,12 +119,13 @@ class Reply:
         if self._running_usage:
             extra = {"usage": self.usage(last)}
         touched = self._held.union(index for index, _ in batch)
-        self._held = {index for index in touched if not self._ready(index)}
+        self._held = {index for index in touched if self._lacks_prompt(index)}
         return b"".join(self._events(index, extra) for index in sorted(touched - self._held))
 
-    def _ready(self, index: int) -> bool:
-        known = index // self._candidates in self._prompt_logprobs or len(self.prompt_of(index).token_ids) == 1
-        return known or not self.needs_prompt_logprobs()
+    def _lacks_prompt(self, index: int) -> bool:
+        if not self.needs_prompt_logprobs():
+            return False
+        return index // self._candidates not in self._prompt_logprobs and len(self.prompt_of(index).token_ids) > 1
 
     def _events(self, index: int, extra: Mapping[str, Any]) -> bytes:
         choices = self.chunk_choices(index, self._parts[index], index not in self._begun)
@@ -141,7 +143,8 @@ class Reply:
         return self._event([], {"usage": self.usage(last)}) if self._include_usage else b""
 
     def _event(self, choices: list[dict[str, Any]], extra: Mapping[str, Any]) -> bytes:
-        return event({"id": self.id, "object": self.chunk_object, **self._frame, "choices": choices, **extra})
+        """What all chunks begin with was written once: every token of every stream comes through here."""
+        return framed(self._head + encode({"choices": choices, **extra})[1:])
 
 
 async def collect(generation: Generation, reply: Reply) -> None:
@@ -158,8 +161,8 @@ async def stream(generation: Generation, reply: Reply) -> None:
     """Events as they come, one send a step; then how it ended."""
     events = generation.call.open_stream(reply.framing)
     async for batch in generation.batches():
-        last = tuple(generation.last.values())
-        if generation.prompts_started:
+        last = generation.last.values()
+        if not events.started and generation.prompts_started:
             events.headers |= cache_headers(last)
         large = sum(len(output.prompt_logprobs) for _, output in batch) > INLINE_ENTRIES
         if data := await off_loop_if(large, partial(reply.chunks, batch, last)):

@@ -27,9 +27,14 @@ HEADERS = (
 
 
 def event(payload: Mapping[str, Any], name: str | None = None) -> bytes:
-    """With a `name`, one of ours, it has a line of its own for it. Every token of every stream comes through here."""
-    line = b"data: " + encode(payload) + b"\n\n"
+    """With a `name`, one of ours, it has a line of its own for it."""
+    line = framed(encode(payload))
     return line if name is None else b"event: " + name.encode() + b"\n" + line
+
+
+def framed(payload: bytes) -> bytes:
+    """JSON on one line as an event without a name."""
+    return b"data: %b\n\n" % payload
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ def test_a_stop_string_completed_by_a_replaced_character() -> None:
 
 def starts(text: str, **params: object) -> list[tuple[int, ...]]:
     """Where the tokens begin that are told of with each piece."""
-    detokenizer, request = Detokenizer(TOKENIZER), make_request(**params)
+    detokenizer, request = Detokenizer(TOKENIZER), make_request(**{"logprobs": 0, **params})
     detokenizer.add(request)
     found, tokens = [], TOKENIZER.encode(text)
     for number, token in enumerate(tokens, 1):
@@ -140,12 +140,13 @@ def test_tokens_are_told_of_with_their_text() -> None:
     assert starts("xENxy", stop=("END",)) == [(0,), (), (), (1, 2, 3), (4,)]
     assert starts("aEND", stop=("END",)) == [(0,), (), (), (1, 1, 1)], "what was dropped began where the text ends"
     assert starts("aEND", stop=("END",), include_stop_str_in_output=True) == [(0,), (), (), (1, 2, 3)]
+    assert starts("aé!", logprobs=None) == [(), (), (), ()], "nobody asks"
 
 
 @pytest.mark.parametrize(("visible", "text"), [(False, "a\ufffd"), (True, "a\ufffdEND")])
 def test_a_token_that_ends_the_text_by_itself(visible: bool, text: str) -> None:
     """Its text is not searched for stop strings."""
-    detokenizer, request = Detokenizer(WORDS), make_request(stop=("ND",))
+    detokenizer, request = Detokenizer(WORDS), make_request(stop=("ND",), logprobs=0)
     detokenizer.add(request)
     for token in (0, 1):
         detokenizer.append(request, token)
