@@ -8,8 +8,9 @@ from openai_kv.cache.pin import Pin
 from openai_kv.cache.snapshot import Snapshot
 from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.engine.reporter import Reporter
+from openai_kv.engine.turns import short_turns
 from openai_kv.metrics import CacheStats, PinRecord
-from openai_kv.outputs import ModelRunner, RequestOutput
+from openai_kv.outputs import ModelRunner, ModelRunnerOutput, RequestOutput, SchedulerOutput
 from openai_kv.request import FinishReason, PinOrder, Request
 from openai_kv.scheduler import Scheduler
 
@@ -66,9 +67,14 @@ class Engine:
     def step(self) -> list[RequestOutput]:
         """Run one step; what it added to each request that sampled or ended."""
         scheduled = self.scheduler.schedule()
-        output = self.runner.execute_model(scheduled)
+        output = self._execute(scheduled)
         updated = self.scheduler.update_from_output(scheduled, output)
         return self._reporter.report(self.scheduler, scheduled, output, updated)
+
+    def _execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
+        """Meanwhile the event loop delivers the step before."""
+        with short_turns():
+            return self.runner.execute_model(scheduled)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> list[RequestOutput]:
         """End a request between two steps; empty if it has ended before."""

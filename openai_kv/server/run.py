@@ -24,7 +24,6 @@ from openai_kv.errors import ModelLoadError, StartupError
 from openai_kv.exporting import ExporterGroup
 from openai_kv.server.app import create_app
 from openai_kv.server.context import ServerContext
-from openai_kv.server.turns import short_turns
 
 logger = logging.getLogger(__name__)
 FLUSH_SECONDS = 5
@@ -92,7 +91,7 @@ def run(
     address = listener.getsockname()
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
     announce(f"listening on http://{host}:{address[1]}")
-    with short_turns(), asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         end = runner.run(supervise(context, Server(config), listener, announce))
     if not end.engine_stopped:
         leave_at_once(end.exit_code)

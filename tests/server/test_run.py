@@ -144,23 +144,6 @@ def test_what_was_loaded_is_nothing_to_collect() -> None:
     assert after < before / 10
 
 
-def test_threads_take_short_turns_while_it_serves() -> None:
-    """With Python's 5 ms the engine would wait for the event loop in the middle of a step."""
-    seen: list[float] = []
-
-    def announce(line: str) -> None:
-        seen.append(sys.getswitchinterval())
-        if line == "ready":
-            os.kill(os.getpid(), signal.SIGINT)
-
-    before = sys.getswitchinterval()
-    try:
-        assert run(make_context(SteppedRunner(fake_runner(SHAPE)), server__port=0), announce) == 0
-    finally:
-        gc.unfreeze()
-    assert seen[-1] < 0.001 < before == sys.getswitchinterval()
-
-
 def failing_context(error: Exception) -> ServerContext:
     context = make_context(SteppedRunner(fake_runner(SHAPE)), server__port=0)
 

@@ -9,9 +9,10 @@ SECONDS = 0.0005
 
 @contextmanager
 def short_turns() -> Iterator[None]:
-    """The engine's thread gives the interpreter away in every operator of a forward pass.
+    """For a forward pass, whose operators give the interpreter away while they compute.
 
-    With Python's own 5 ms it then waits until the event loop has delivered a whole step: docs/fast.md has figures.
+    The event loop delivers the step before meanwhile; with Python's own 5 ms the next operator would wait for all of
+    that. Between two passes turns stay long: there it is the event loop that should wait.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(SECONDS)
