@@ -10,6 +10,7 @@ from torch import nn
 
 from openai_kv.model_runner.fused import fusions
 from openai_kv.model_runner.fused.agreement import Agreement
+from openai_kv.model_runner.fused.layer import join_layers
 from openai_kv.model_runner.fused.linear import DTYPES, PackedEmbedding, PackedLinear
 from openai_kv.model_runner.fused.observe import Observation, observe
 from openai_kv.model_runner.loader import CausalLM, one_line
@@ -17,7 +18,7 @@ from openai_kv.model_runner.probe import refusing
 
 logger = logging.getLogger(__name__)
 
-PASSES = (fusions.norms, fusions.attentions, fusions.mlps, fusions.linears)
+PASSES = (fusions.layers, fusions.norms, fusions.attentions, fusions.mlps, fusions.linears)
 
 
 @torch.no_grad()
@@ -39,6 +40,7 @@ def optimize(model: CausalLM, brgemm_rows: int = 0) -> CausalLM:
         if isinstance(module, PackedLinear):
             module.brgemm_rows = brgemm_rows
     _let_go_of_files(model.model)
+    join_layers(model.model)
     exchange.report()
     return CausalLM.wrap(model.model)
 
