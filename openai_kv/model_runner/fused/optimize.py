@@ -10,6 +10,7 @@ from torch import nn
 
 from openai_kv.model_runner.fused import fusions
 from openai_kv.model_runner.fused.agreement import Agreement
+from openai_kv.model_runner.fused.forward import fuse_forward
 from openai_kv.model_runner.fused.layer import join_layers
 from openai_kv.model_runner.fused.linear import DTYPES, PackedEmbedding, PackedLinear
 from openai_kv.model_runner.fused.observe import Observation, observe
@@ -36,6 +37,7 @@ def optimize(model: CausalLM, brgemm_rows: int = 0) -> CausalLM:
     for fusion in PASSES:
         exchange.run(fusion)
     exchange.run_tied()
+    fuse_forward(model)
     for module in model.model.modules():
         if isinstance(module, PackedLinear):
             module.brgemm_rows = brgemm_rows
