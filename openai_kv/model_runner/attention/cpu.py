@@ -11,11 +11,6 @@ from openai_kv.model_runner.open_blocks import add_keys
 from openai_kv.model_runner.operator_build import build_operator, load_operator
 
 
-# Key and value of the pool, their scales, then slot_mapping, block_tables, query_starts and context_lens; mass; and
-# whether rows are computed one by one.
-Pages = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor | None, bool]
-
-
 class CpuBackend:
     """Runs AttentionBackend.forward in C++ on torch's threads, with AVX-512, AVX2 or neither as the machine has it.
 
@@ -64,21 +59,6 @@ class CpuBackend:
             mass,
             self.batch_invariant,
             self._width,
-        )
-
-    def pages(self, layer: LayerCache, metadata: AttentionMetadata, mass: Tensor | None) -> Pages:
-        """What `forward` goes by besides rows and options, for an operator of which attention is a part."""
-        return (
-            layer.key,
-            layer.value,
-            layer.key_scales,
-            layer.value_scales,
-            metadata.slot_mapping,
-            metadata.block_tables,
-            metadata.query_starts,
-            metadata.context_lens,
-            mass,
-            self.batch_invariant,
         )
 
 

@@ -21,10 +21,12 @@ Fusion = Callable[[nn.Module, Mapping[int, AttentionCall]], Iterator[Build]]
 
 
 def layers(module: nn.Module, calls: Mapping[int, AttentionCall]) -> Iterator[Build]:
+    """What has norms where Llama or Gemma have them, around an attention and an MLP that are of interest themselves."""
     attention, mlp = (module._modules.get(name) for name in ("self_attn", "mlp"))
-    if norm_names(module) and attention is not None and mlp is not None and not isinstance(module, FusedLayer):
-        if list(attentions(attention, calls)) and list(mlps(mlp, calls)):
-            yield FusedLayer
+    if attention is None or mlp is None or not norm_names(module):
+        return
+    if any(attentions(attention, calls)) and any(mlps(mlp, calls)):
+        yield FusedLayer
 
 
 def norms(module: nn.Module, _: Mapping[int, AttentionCall]) -> Iterator[Build]:

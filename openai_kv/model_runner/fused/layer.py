@@ -1,13 +1,13 @@
 """FusedLayer: a decoder layer that is one operator where all of its parts are ours."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from openai_kv.model_runner.attention.backend import AttentionOptions
-from openai_kv.model_runner.attention.cpu import CpuBackend, Pages
+from openai_kv.model_runner.attention.cpu import CpuBackend
 from openai_kv.model_runner.attention.grouped import GroupedStep
 from openai_kv.model_runner.attention.interface import STEP, AttentionStep, PagedStep
 from openai_kv.model_runner.fused.linear import PackedLinear, QuantizedLinear
@@ -24,35 +24,59 @@ class FusedLayer(nn.Module):
     wants to see what is handed to attention.
     """
 
+    self_attn: nn.Module
+    mlp: nn.Module
+
     def __init__(self, layer: Any) -> None:
         super().__init__()
         self.norm_names = norm_names(layer)
         for name in (*self.norm_names, "self_attn", "mlp"):
-            setattr(self, name, getattr(layer, name))
+            self.add_module(name, getattr(layer, name))
         self.operator: Any = None
         self.index = 0
 
     def forward(self, hidden_states: Tensor, position_embeddings: Any = None, **kwargs: Any) -> Tensor:
-        if self.operator is not None:
-            pages = pages_of(kwargs[STEP], self.index)
-            if pages is not None:
-                joined: Tensor = self.operator.forward(hidden_states, *position_embeddings, *pages)
-                return joined
-        return self._in_parts(hidden_states, position_embeddings=position_embeddings, **kwargs)
+        step, index = kwargs[STEP], self.index
+        if isinstance(step, GroupedStep):
+            step, index = step.part(index)
+        if self.operator is None or not _attends_in_the_operator(step):
+            return self._in_parts(hidden_states, position_embeddings=position_embeddings, **kwargs)
+        return self._at_once(hidden_states, position_embeddings, step, index)
+
+    def _at_once(self, states: Tensor, rotation: Sequence[Tensor], step: PagedStep, index: int) -> Tensor:
+        layer, metadata, backend = step.pool.layers[index], step.metadata, cast(CpuBackend, step.backend)
+        result: Tensor = self.operator.forward(
+            states,
+            *rotation,
+            layer.key,
+            layer.value,
+            layer.key_scales,
+            layer.value_scales,
+            metadata.slot_mapping,
+            metadata.block_tables,
+            metadata.query_starts,
+            metadata.context_lens,
+            step.mass,
+            backend.batch_invariant,
+        )
+        return result
 
     def _in_parts(self, states: Tensor, **kwargs: Any) -> Tensor:
-        norms = [getattr(self, name) for name in self.norm_names]
-        after = norms[1::2] if len(norms) == len(AROUND) else [nn.Identity()] * 2
-        before = norms[::2] if len(norms) == len(AROUND) else norms
-        states = states + after[0](self.self_attn(hidden_states=before[0](states), **kwargs)[0])
-        added: Tensor = after[1](self.mlp(before[1](states)))
+        before_attention, after_attention, before_mlp, after_mlp = self._four_norms()
+        attended = self.self_attn(hidden_states=before_attention(states), **kwargs)[0]
+        states = states + after_attention(attended)
+        added: Tensor = after_mlp(self.mlp(before_mlp(states)))
         return states + added
+
+    def _four_norms(self) -> Sequence[Callable[[Tensor], Tensor]]:
+        norms = [getattr(self, name) for name in self.norm_names]
+        return norms if len(norms) == len(AROUND) else [norms[0], _unchanged, norms[1], _unchanged]
 
     def join(self) -> None:
         """Make one operator of the parts as they are now, if they are all ours."""
         norms = [getattr(self, name) for name in self.norm_names]
         self.operator = _operator(norms, self.self_attn, self.mlp)
-        self.index = getattr(self.self_attn, "layer_idx", 0)
+        self.index = int(getattr(self.self_attn, "layer_idx", 0))
 
 
 def join_layers(model: nn.Module) -> None:
@@ -68,13 +92,13 @@ def norm_names(layer: nn.Module) -> tuple[str, ...]:
     return next((names for names in (PLAIN, AROUND) if found == set(names)), ())
 
 
-def pages_of(step: AttentionStep, layer: int) -> Pages | None:
-    """Where the rows of a step lie; None if it does not attend in the C++ operator, or keys have to be rounded after."""
-    if isinstance(step, GroupedStep):
-        step, layer = step.part(layer)
-    if not isinstance(step, PagedStep) or not isinstance(step.backend, CpuBackend) or step.metadata.open is not None:
-        return None
-    return step.backend.pages(step.pool.layers[layer], step.metadata, step.mass)
+def _unchanged(x: Tensor) -> Tensor:
+    return x
+
+
+def _attends_in_the_operator(step: AttentionStep) -> bool:
+    """And keys are written as they are, not rounded once their block is full."""
+    return isinstance(step, PagedStep) and isinstance(step.backend, CpuBackend) and step.metadata.open is None
 
 
 def _operator(norms: Sequence[nn.Module], attention: nn.Module, mlp: nn.Module) -> Any:
