@@ -45,7 +45,7 @@ class FusedLayer(nn.Module):
 
     def _at_once(self, states: Tensor, rotation: Sequence[Tensor], step: PagedStep, index: int) -> Tensor:
         layer, metadata, backend = step.pool.layers[index], step.metadata, cast(CpuBackend, step.backend)
-        result: Tensor = self.operator.forward(
+        result: Tensor = self.operator(
             states,
             *rotation,
             layer.key,
@@ -106,13 +106,14 @@ def _operator(norms: Sequence[nn.Module], attention: nn.Module, mlp: nn.Module) 
         return None
     if not all(isinstance(norm, FusedNorm) for norm in (*norms, *attention.norms)):
         return None
-    return _classes().DecoderLayer(
+    layer = _classes().DecoderLayer(
         [_norm(norm) for norm in norms],
         [_norm(norm) for norm in attention.norms],
         *(_matrix(linear) for linear in (attention.qkv, attention.output, mlp.gate_up, mlp.down)),
         _heads(attention.num_heads, attention.num_kv_heads, attention.options),
         mlp.activation,
     )
+    return layer.forward
 
 
 def _classes() -> Any:
