@@ -77,6 +77,7 @@ const Kernels KERNELS = {
     {arrange<float>, arrange<bf16>, nullptr},
     {multiply<float>, multiply<bf16>, nullptr},
     {norm<float>, norm<bf16>, norm<f16>},
+    {add<float>, add<bf16>, add<f16>},
     {gate<float>, gate<bf16>, gate<f16>},
     {rotate<float>, rotate<bf16>, rotate<f16>},
 };

@@ -102,6 +102,7 @@ struct Kernels {
   // Rows [first, last) of a panel's columns; first is a multiple of the tile's. None for float16.
   void (*multiply[kTypes])(const Linear&, int64_t first, int64_t last, int64_t panel);
   void (*norm[kTypes])(const Norm&, const void* x, void* out);
+  void (*add[kTypes])(const void* x, const void* y, void* out, int size);
   // activation: 0 SiLU, 1 GELU by tanh
   void (*gate[kTypes])(int activation, const void* gates, const void* ups, void* out, int size);
   void (*rotate[kTypes])(void* row, const void* cosines, const void* sines, int half);
