@@ -1,8 +1,10 @@
 """A decoder layer as one operator: the same bits as its parts, which are held against the original elsewhere."""
 
+import copy
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -10,9 +12,10 @@ import pytest
 import torch
 
 from openai_kv.model_runner.attention.interface import PagedStep
-from openai_kv.model_runner.fused.agreement import relative_difference
+from openai_kv.model_runner.fused.agreement import Agreement, relative_difference
 from openai_kv.model_runner.fused.forward import FusedForward
 from openai_kv.model_runner.fused.layer import FusedLayer
+from openai_kv.model_runner.fused.observe import Call, ObservedStep
 from openai_kv.model_runner.fused.optimize import optimize
 from openai_kv.model_runner.fused.quantize import quantize
 from openai_kv.model_runner.loader import CausalLM
@@ -152,3 +155,22 @@ def test_quantized_parts_are_joined_anew() -> None:
     model = fused("llama")
     before: list[TokenLogprobs] = run(start(model))[-1].logprobs["one"]  # type: ignore[assignment]
     assert run(start(quantize(model, "int8")))[-1].logprobs["one"] != before
+
+
+class InTuple(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> Any:
+        return (super().forward(x),)
+
+
+def test_a_tensor_does_not_stand_in_for_a_tuple() -> None:
+    module, call = InTuple(4, 4), Call((torch.ones(1, 4),), {})
+    with torch.no_grad():
+        for forward, stands_in in ((InTuple.forward, True), (torch.nn.Linear.forward, False)):
+            found = Agreement(ObservedStep()).best(module, call, [partial(called_as, forward)])
+            assert (found is not None) == stands_in
+
+
+def called_as(forward: Callable[..., Any], module: torch.nn.Module) -> torch.nn.Module:
+    stand_in = copy.deepcopy(module)
+    stand_in.forward = MethodType(forward, stand_in)
+    return stand_in
