@@ -8,7 +8,6 @@ sliding window keep all blocks, as that changes no result.
 """
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from benchmarks.kv_scores import Interval, Score, WindowScore, summarize
+from benchmarks.record import save
 from openai_kv import model_store
 from openai_kv.config import default_home
 from openai_kv.model_runner.attention.interface import PagedStep
@@ -140,9 +140,8 @@ def main() -> None:
         named = zip(args.formats, sizes, rows, strict=True)
         found[context] = [summarize(name, size, scores, reference) for name, size, scores in named]
         print(report(context, len(windows), found[context]), flush=True)
-    if args.json:
-        records = {context: [asdict(row) for row in rows] for context, rows in found.items()}
-        args.json.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+        if args.json:
+            save(args.json, {context: [asdict(row) for row in rows] for context, rows in found.items()})
 
 
 if __name__ == "__main__":

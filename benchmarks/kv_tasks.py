@@ -7,7 +7,6 @@ above chance, which is 0 for numbers, and 1 in 45 for a needle.
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.kv_scores import Interval, bootstrap
+from benchmarks.record import save
 from benchmarks.task_items import TASKS, Task
 from openai_kv import model_store
 from openai_kv.config import default_home
@@ -116,7 +116,7 @@ def main() -> None:
     model, tokenizer = load_model(folder, dtype=args.dtype, device=device), Tokenizer.load(folder)
     scores = [score for name in args.tasks for score in compare(args, model, tokenizer, name)]
     if args.json:
-        args.json.write_text(json.dumps([asdict(score) for score in scores], indent=1) + "\n", encoding="utf-8")
+        save(args.json, [asdict(score) for score in scores])
 
 
 if __name__ == "__main__":

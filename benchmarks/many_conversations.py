@@ -7,7 +7,6 @@ Where it is not, `gap` says by how much the reference preferred another.
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.kv_quality import cut
+from benchmarks.record import save
 from openai_kv import model_store
 from openai_kv.config import default_home
 from openai_kv.model_runner.model_runner import ModelRunner
@@ -126,7 +126,7 @@ def main() -> None:
         print(outcomes[-1], flush=True)
         if args.json:
             record = {"counts": asdict(counts), "conversations": [asdict(each) for each in outcomes]}
-            args.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            save(args.json, record)
     print(f"{sum(each.gap == 0 for each in outcomes)} of {len(outcomes)} are equal")
 
 
