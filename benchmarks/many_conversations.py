@@ -1,9 +1,10 @@
 """More conversations than the pool can hold: python benchmarks/many_conversations.py TEXT [--json FILE]
 
 24 greedy requests, each with 7,984 tokens of the text that no other has, are submitted at once to an engine whose pool
-holds 4 of them, in float32. What each says is held against transformers' own model, alone and without a cache: greedy
-text is equal if each token is the likeliest after those before it, so one forward pass over prompt and answer tells.
-Where it is not, `gap` says by how much the reference preferred another.
+holds 4 of them half answered, in float32: some are preempted, and room for the next comes from evictions. What each
+says is held against transformers' own model, alone and without a cache: greedy text is equal if each token is the
+likeliest after those before it, so one forward pass over prompt and answer tells. Where it is not, `gap` says by how
+much the reference preferred another.
 """
 
 import argparse
@@ -103,7 +104,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--conversations", type=int, default=24)
     parser.add_argument("--prompt", type=int, default=7984, help="tokens of each [7984]")
     parser.add_argument("--answer", type=int, default=112, help="tokens of each [112]")
-    parser.add_argument("--fit", type=int, default=4, help="how many prompts the pool holds, and a block each [4]")
+    parser.add_argument("--fit", type=int, default=4, help="how many of them, half answered, fill the pool [4]")
     parser.add_argument("--judged", type=int, metavar="N", help="hold only the first N against the reference [all]")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args()
@@ -115,7 +116,7 @@ def main() -> None:
     tokenizer = Tokenizer.load(folder)
     tokens = tokenizer.encode(args.text.read_text(encoding="utf-8"), add_special_tokens=False)
     prompts = cut(tokens, args.prompt, args.conversations, leading=tokenizer.encode(""))
-    blocks = args.fit * (-(-args.prompt // BLOCK_SIZE) + 1)
+    blocks = args.fit * -(-(args.prompt + args.answer // 2) // BLOCK_SIZE)
     run = build_run(folder, Shape(blocks, BLOCK_SIZE, len(prompts), CHUNK, args.prompt + args.answer), tokenizer)
     reference = load_reference(folder)
     requests = [make_request(prompt, args.answer, temperature=0.0, ignore_eos=True) for prompt in prompts]
