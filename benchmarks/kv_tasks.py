@@ -18,7 +18,11 @@ from benchmarks.record import save
 from benchmarks.task_items import TASKS, Task
 from openai_kv import model_store
 from openai_kv.config import default_home
+from openai_kv.model_runner.attention.backend import AttentionBackend
+from openai_kv.model_runner.attention.cpu import CpuBackend
 from openai_kv.model_runner.attention.select import BACKENDS, select_backend
+from openai_kv.model_runner.fused.choice import brgemm_rows
+from openai_kv.model_runner.fused.optimize import optimize
 from openai_kv.model_runner.kv_formats import FORMATS
 from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
 from openai_kv.model_runner.model_runner import ModelRunner
@@ -51,17 +55,33 @@ def _show(interval: Interval) -> str:
     return f"{100 * interval.value:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
 
-def load(args: argparse.Namespace, model: CausalLM, name: str, num_blocks: int) -> ModelRunner:
-    backend = select_backend(args.attention_backend, model.model.device, default_home() / "operators")
-    settings = RunnerSettings(
-        block_size=args.block_size,
-        num_blocks=num_blocks,
-        kv_cache_dtype=name,
-        max_num_batched_tokens=CHUNK,
-        max_num_seqs=SEQUENCES,
-        window_layout="full",
-    )
-    return ModelRunner(model, backend, name, settings)
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What all formats share."""
+
+    model: CausalLM
+    backend: AttentionBackend
+    tokenizer: Tokenizer
+
+    @classmethod
+    def load(cls, folder: Path, dtype: str, attention_backend: str) -> "Subject":
+        device = resolve_device("auto")
+        backend = select_backend(attention_backend, device, default_home() / "operators")
+        model = load_model(folder, dtype=dtype, device=device)
+        if isinstance(backend, CpuBackend):
+            model = optimize(model, brgemm_rows())
+        return cls(model, backend, Tokenizer.load(folder))
+
+    def runner(self, kv_format: str, block_size: int, num_blocks: int) -> ModelRunner:
+        settings = RunnerSettings(
+            block_size=block_size,
+            num_blocks=num_blocks,
+            kv_cache_dtype=kv_format,
+            max_num_batched_tokens=CHUNK,
+            max_num_seqs=SEQUENCES,
+            window_layout="full",
+        )
+        return ModelRunner(self.model, self.backend, kv_format, settings)
 
 
 def answer(runner: ModelRunner, tokenizer: Tokenizer, task: Task, prompts: Sequence[Sequence[int]]) -> list[str]:
@@ -74,18 +94,18 @@ def answer(runner: ModelRunner, tokenizer: Tokenizer, task: Task, prompts: Seque
     return ["".join(output.text for output in run.outputs[request.request_id]) for request in requests]
 
 
-def compare(args: argparse.Namespace, model: CausalLM, tokenizer: Tokenizer, name: str) -> list[TaskScore]:
+def compare(args: argparse.Namespace, subject: Subject, name: str) -> list[TaskScore]:
     """Of one task; the first format is the reference."""
     task = TASKS[name](args.data)
     items = task.items[: args.items]
-    prompts = [tokenizer.encode(item.prompt) for item in items]
+    prompts = [subject.tokenizer.encode(item.prompt) for item in items]
     longest = max(map(len, prompts)) + task.max_tokens
     num_blocks = SEQUENCES * -(-longest // args.block_size)
     scores: list[TaskScore] = []
     reference = None
     for kv_format in args.formats:
-        runner = load(args, model, kv_format, num_blocks)
-        texts = answer(runner, tokenizer, task, prompts)
+        runner = subject.runner(kv_format, args.block_size, num_blocks)
+        texts = answer(runner, subject.tokenizer, task, prompts)
         right = np.array([float(task.right(text, item.answer)) for text, item in zip(texts, items, strict=True)])
         reference = right if reference is None else reference
         size = runner.kv_pool.block_bytes / args.block_size
@@ -112,9 +132,8 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     args = parse()
     folder = model_store.resolve(args.model, home=default_home(), progress=print)
-    device = resolve_device("auto")
-    model, tokenizer = load_model(folder, dtype=args.dtype, device=device), Tokenizer.load(folder)
-    scores = [score for name in args.tasks for score in compare(args, model, tokenizer, name)]
+    subject = Subject.load(folder, args.dtype, args.attention_backend)
+    scores = [score for name in args.tasks for score in compare(args, subject, name)]
     if args.json:
         save(args.json, [asdict(score) for score in scores])
 

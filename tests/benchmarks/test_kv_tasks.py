@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks.kv_tasks import compare
+from benchmarks.kv_tasks import Subject, compare
 from benchmarks.task_items import GSM8K, RULER, SHOTS, TASKS
+from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.loader import load_model
 from tests.tiny_models import build, tiny_config
 from tests.tiny_tokenizer import tiny_tokenizer
@@ -62,9 +64,9 @@ def test_formats_answer_the_same_items(data: Path, tmp_path: Path) -> None:
     config = tiny_config("llama")
     config.vocab_size = 512
     build(config).save_pretrained(tmp_path / "model")
-    args = Namespace(data=data, items=2, formats=("float32", "int8"), block_size=16, attention_backend="sdpa", show=0)
-    model = load_model(tmp_path / "model", dtype="float32")
-    reference, coded = compare(args, model, tiny_tokenizer(), "gsm8k-last")
+    args = Namespace(data=data, items=2, formats=("float32", "int8"), block_size=16, show=0)
+    model, backend = load_model(tmp_path / "model", dtype="float32"), select_backend("sdpa", torch.device("cpu"))
+    reference, coded = compare(args, Subject(model, backend, tiny_tokenizer()), "gsm8k-last")
     assert (reference.items, coded.items, reference.change.value) == (2, 2, 0.0)
     assert reference.token_bytes / coded.token_bytes == pytest.approx(64 / 18)
     assert coded.change.value == coded.score.value - reference.score.value
