@@ -3,20 +3,22 @@
 The text is cut into windows of `--context` tokens, and the second half of each counts, given the first, teacher-forced:
 perplexity, KL divergence from the distributions over the first format (in nats), and how often the likeliest token is
 the same. All formats see the same windows with the same weights, so differences have intervals of their own: 95 %,
-bootstrapped over windows. Bytes a token are those of the pool's tensors.
+bootstrapped over windows. Bytes a token are those of the pool's tensors, without slots for open blocks. Layers with a
+sliding window keep all blocks, as that changes no result.
 """
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from benchmarks.kv_scores import Interval, Score, WindowScore, summarize
+from benchmarks.record import save
 from openai_kv import model_store
 from openai_kv.config import default_home
 from openai_kv.model_runner.attention.interface import PagedStep
@@ -81,18 +83,18 @@ def load(args: argparse.Namespace, folder: Path, context: int) -> list[ModelRunn
     device = resolve_device("auto")
     model = load_model(folder, dtype=args.dtype, device=device)
     backend = select_backend(args.attention_backend, device, default_home() / "operators")
-    blocks = -(-context // args.block_size)
+    sizes: dict[str, Any] = {"block_size": args.block_size, "num_blocks": -(-context // args.block_size)}
     return [
-        ModelRunner(
-            model, backend, name, RunnerSettings(block_size=args.block_size, num_blocks=blocks, kv_cache_dtype=name)
-        )
+        ModelRunner(model, backend, name, RunnerSettings(kv_cache_dtype=name, window_layout="full", **sizes))
         for name in args.formats
     ]
 
 
-def cut(tokens: Sequence[int], context: int, count: int) -> list[list[int]]:
-    starts = range(0, min(len(tokens) - context + 1, count * context), context)
-    return [list(tokens[start : start + context]) for start in starts]
+def cut(tokens: Sequence[int], context: int, count: int, leading: Sequence[int] = ()) -> list[list[int]]:
+    """Windows of `context` tokens, of which the first are `leading`."""
+    length = context - len(leading)
+    starts = range(0, min(len(tokens) - length + 1, count * length), length)
+    return [[*leading, *tokens[start : start + length]] for start in starts]
 
 
 def report(context: int, count: int, scores: Sequence[Score]) -> str:
@@ -126,19 +128,20 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     args = parse()
     folder = model_store.resolve(args.model, home=default_home(), progress=print)
-    tokens = Tokenizer.load(folder).encode(args.text.read_text(encoding="utf-8"))
+    tokenizer = Tokenizer.load(folder)
+    tokens = tokenizer.encode(args.text.read_text(encoding="utf-8"), add_special_tokens=False)
+    leading = tokenizer.encode("")  # BOS, where the model wants one
     found = {}
     for context in args.contexts:
-        runners, windows = load(args, folder, context), cut(tokens, context, args.windows)
+        runners, windows = load(args, folder, context), cut(tokens, context, args.windows, leading)
         by_runner = zip(*evaluate(runners, windows), strict=True)
-        sizes = [runner.kv_pool.nbytes / (runner.kv_pool.num_blocks * args.block_size) for runner in runners]
+        sizes = [runner.kv_pool.block_bytes / args.block_size for runner in runners]
         reference, *_ = rows = [list(scores) for scores in by_runner]
         named = zip(args.formats, sizes, rows, strict=True)
         found[context] = [summarize(name, size, scores, reference) for name, size, scores in named]
         print(report(context, len(windows), found[context]), flush=True)
-    if args.json:
-        records = {context: [asdict(row) for row in rows] for context, rows in found.items()}
-        args.json.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+        if args.json:
+            save(args.json, {context: [asdict(row) for row in rows] for context, rows in found.items()})
 
 
 if __name__ == "__main__":

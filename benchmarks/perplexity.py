@@ -1,10 +1,10 @@
 """Perplexity of a text as loaded, optimized and quantized: python benchmarks/perplexity.py TEXT [--model DIR]
 
-The text is cut into windows of `--context` tokens, and the second half of each counts, given the first (as llama.cpp's
-perplexity does). The same tokens count for all variants, so `difference` (of the mean negative log likelihood to the
-first variant's) has a standard error of its own, much smaller than that of the perplexity. `divergence` is the mean
-Kullback-Leibler divergence from the first variant's distribution, `same first` how often both find the same token the
-likeliest.
+The text is cut into windows of `--context` tokens, and the second half of each counts, given the first. llama.cpp's
+perplexity does the same, but leaves out the first token of that half: `--given 257` counts just what it counts. The
+same tokens count for all variants, so `difference` (of the mean negative log likelihood to the first variant's) has a
+standard error of its own, much smaller than that of the perplexity. `divergence` is the mean Kullback-Leibler
+divergence from the first variant's distribution, `same first` how often both find the same token the likeliest.
 """
 
 import argparse
@@ -57,22 +57,22 @@ class Scores:
         )
 
 
-def logits_of(runner: ModelRunner, window: list[int]) -> Tensor:
-    """What predicts the window's second half, [len(window) / 2, vocab_size] in float32."""
+def logits_of(runner: ModelRunner, window: list[int], given: int) -> Tensor:
+    """What predicts the window's tokens from `given` on, [len(window) - given, vocab_size] in float32."""
     table = range(-(-len(window) // BLOCK_SIZE))
     request = ScheduledRequest("text", window, 0, table, False, SamplingParams(max_tokens=1), 0, window, ())
     batch = InputBatch.build([request], BLOCK_SIZE, runner.device)
     step = PagedStep(runner.backend, runner.kv_pool, batch.metadata)
     states = runner.model.hidden_states(batch.token_ids, batch.positions, step)
-    return runner.model.logits(states[len(window) // 2 - 1 : -1]).float()
+    return runner.model.logits(states[given - 1 : -1]).float()
 
 
 @torch.inference_mode()
-def compare(runners: list[ModelRunner], windows: list[list[int]]) -> Iterator[list[Scores]]:
+def compare(runners: list[ModelRunner], windows: list[list[int]], given: int) -> Iterator[list[Scores]]:
     """By window and runner; the first runner is the one that all are compared with."""
     for window in windows:
-        logits = [logits_of(runner, window) for runner in runners]
-        tokens = torch.tensor(window[len(window) // 2 :])
+        logits = [logits_of(runner, window, given) for runner in runners]
+        tokens = torch.tensor(window[given:])
         yield [Scores.of(each, logits[0], tokens) for each in logits]
 
 
@@ -85,6 +85,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("text", type=Path, help="a file")
     parser.add_argument("--model", default="smollm2-135m-instruct", help="a name, Hub id or folder")
     parser.add_argument("--context", type=int, default=512, help="tokens of a window")
+    parser.add_argument("--given", type=int, help="how many of them do not count; half of them if not said")
     parser.add_argument("--windows", type=int, default=100, help="how many, from the text's start")
     parser.add_argument("--variants", nargs="+", choices=tuple(VARIANTS), default=tuple(VARIANTS))
     return parser.parse_args()
@@ -99,7 +100,7 @@ def main() -> None:
     print(f"{len(windows)} windows of {args.context} tokens")
     print(f"{'':12}{'perplexity':>12}{'difference':>13}{'+-':>9}{'divergence':>12}{'same first':>12}")
     runners = [load(folder, name, args.context) for name in args.variants]
-    by_variant = list(zip(*compare(runners, windows), strict=True))
+    by_variant = list(zip(*compare(runners, windows, args.given or args.context // 2), strict=True))
     first = torch.cat([scores.losses for scores in by_variant[0]])
     for name, parts in zip(args.variants, by_variant, strict=True):
         losses = torch.cat([scores.losses for scores in parts])

@@ -5,11 +5,12 @@ answered in each; the answers must be equal.
 """
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
+from benchmarks.record import save
 from openai_kv import model_store
 from openai_kv.config import default_home
 from openai_kv.model_runner.model_runner import ModelRunner
@@ -67,12 +68,15 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     folder = model_store.resolve(args.model, home=default_home(), progress=print)
     tokenizer = Tokenizer.load(folder)
     full, windowed = (measure(folder, args.context, layout, args.dtype, tokenizer) for layout in ("full", "auto"))
     print(full, windowed, f"{windowed.nbytes / full.nbytes:.1%}", sep="\n")
     print("answers are equal" if full.tokens == windowed.tokens else "answers differ")
+    if args.json:
+        save(args.json, [asdict(full), asdict(windowed)])
 
 
 if __name__ == "__main__":
