@@ -18,7 +18,7 @@ from tests.tiny_tokenizer import tiny_tokenizer
 
 OPTIONS = ("--batch-invariant", "--num-blocks", "224", "--max-model-len", "1024")
 STEMS, PROMPTS = 6, 40
-RANDOM = {
+RANDOM: dict[str, Any] = {
     "vocab_size": 300, "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "head_dim": 32,
     "num_attention_heads": 8, "num_key_value_heads": 2, "initializer_range": 0.2, "eos_token_id": 1,
 }  # fmt: skip

@@ -47,7 +47,7 @@ class Live:
         self.wrong += wrong
         tier = self.tier()
         problems = ", ".join(f"{kind} {count}" for kind, count in tier["problems"].items()) or "none"
-        print(f"| {when} | {len(self.subject.prompts)} | {wrong} | {promoted} | {tier['blocks']} | {problems} |")
+        print(f"| {when} | {len(self.subject.prompts)} | {wrong} | {promoted} | {tier['blocks_used']} | {problems} |")
 
     def tier(self) -> dict[str, Any]:
         stats = httpx.get(f"{self.server.url}/cache/stats").json()

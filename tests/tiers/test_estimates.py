@@ -48,7 +48,7 @@ def test_a_line_is_fitted_to_what_varies() -> None:
     line = Line()
     for x in (1, 8, 2, 8):
         line.add(x, 5.0 + 2.0 * x)
-    assert (line.base, line.slope) == (pytest.approx(5.0), pytest.approx(2.0))
+    assert [line.base, line.slope] == pytest.approx([5.0, 2.0])
     for _ in range(30):
         line.add(8, 5.0 + 4.0 * 8)
     assert line.at(8) == pytest.approx(37.0, rel=1e-3)
@@ -117,4 +117,4 @@ def test_a_tier_that_is_another_one_now_is_measured_anew() -> None:
     assert not speed.is_known(now=1.0)
     speed.observe(1, 0.015, now=1.0)
     assert speed.is_known(now=1.0)
-    assert (speed.call.base, speed.call.slope) == (pytest.approx(0.01), pytest.approx(0.005))
+    assert [speed.call.base, speed.call.slope] == pytest.approx([0.01, 0.005])
