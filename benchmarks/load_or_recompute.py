@@ -21,6 +21,7 @@ from openai_kv.config import default_home
 from openai_kv.default_plugins.lru import LRUPolicy
 from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.engine.engine import Engine
+from openai_kv.engine.engine_thread import SECONDS_BETWEEN_LOOKS
 from openai_kv.engine.reporter import Reporter
 from openai_kv.exporting import ExporterGroup
 from openai_kv.model_runner.model_runner import ModelRunner
@@ -28,15 +29,15 @@ from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.request import Request, RequestInfo, SamplingParams
 from openai_kv.scheduler import Scheduler, SchedulerLimits
 from openai_kv.tiers.codec import record_bytes
-from openai_kv.tiers.estimates import ComputeSpeed
+from openai_kv.tiers.estimates import ComputeSpeed, Line
 from openai_kv.tiers.host import HostTier
 from openai_kv.tiers.tier import TierInfo
 from openai_kv.tiers.tier_thread import Job, TierThread
 from openai_kv.tiers.tiers import Tiers
 from openai_kv.tokenizer import Tokenizer
 
-LENGTHS = (128, 256, 512, 1024, 2048)
-MEGABYTES_A_SECOND = (4000.0, 1000.0, 400.0, 150.0, 50.0, 20.0)
+LENGTHS = (64, 128, 256, 512, 1024, 2048)
+MEGABYTES_A_SECOND = (4000.0, 1000.0, 200.0, 50.0, 20.0, 10.0)
 LATENCY = 0.001
 MODES = ("computed", "loaded", "chosen")
 NUMBERS = count()
@@ -60,9 +61,9 @@ class LoadAll(ComputeSpeed):
 
     def __init__(self) -> None:
         super().__init__()
-        self.token.value = self.step.value = 1e9
+        self.row = Line(1e9)
 
-    def observe(self, rows: int, seconds: float) -> None: ...
+    def observe(self, rows: int, seconds: float, context: float = 0.0) -> None: ...
 
 
 class Bench:
@@ -74,10 +75,8 @@ class Bench:
         runner = ModelRunner.load(folder, model, settings)
         info, size = runner.info, runner.kv_pool.block_size
         self.tier = SlowTier()
-        self.tiers = Tiers(
-            [TierThread(self.tier, TierInfo(info.identity, record_bytes(size, info.block_bytes), 1e9))],
-            block_bytes=info.block_bytes,
-        )
+        self.threads = (TierThread(self.tier, TierInfo(info.identity, record_bytes(size, info.block_bytes), 1e9)),)
+        self.tiers = Tiers(self.threads, block_bytes=info.block_bytes)
         manager = KVCacheManager(
             num_blocks=runner.kv_pool.num_blocks, block_size=size, policy=LRUPolicy(), num_hidden_slots=0,
             demotion=Demotion(info.identity, [DemotionRule("write-through")]),
@@ -91,11 +90,11 @@ class Bench:
         self.speeds = {"computed": ComputeSpeed(), "loaded": LoadAll(), "chosen": ComputeSpeed()}
 
     def ttft(self, prompt: Sequence[int], mode: str) -> float:
-        """Seconds to one token of `prompt` with nothing in the pool; `computed`: in a namespace that no tier knows."""
+        """Seconds to one token of `prompt` with nothing in the pool; `computed`: with no tier."""
         self.engine.reset_cache(tiers=("device",))
+        self.tiers.threads = () if mode == "computed" else self.threads
         self.engine.scheduler._promotion.speed = self.speeds[mode]
-        number = next(NUMBERS)
-        info = RequestInfo(str(number), len(prompt), namespace=str(number) if mode == "computed" else "")
+        info = RequestInfo(str(next(NUMBERS)), len(prompt))
         request = Request(info, tuple(prompt), SamplingParams(max_tokens=1, temperature=0.0), time.monotonic())
         begin = time.perf_counter()
         self.engine.add(request)
@@ -103,7 +102,7 @@ class Bench:
             self.news.clear()
             self.engine.step()
             if self.engine.awaits_tiers:
-                self.news.wait(0.01)
+                self.news.wait(SECONDS_BETWEEN_LOOKS)
         seconds = time.perf_counter() - begin
         while self.engine.has_work:
             self.engine.step()
@@ -112,7 +111,7 @@ class Bench:
     def settle(self) -> None:
         """Wait until everything is stored."""
         stored = threading.Event()
-        self.tiers.threads[0].write(Job(lambda _: stored.set()))
+        self.threads[0].write(Job(lambda _: stored.set()))
         stored.wait()
 
 
@@ -150,6 +149,7 @@ def main() -> None:
     print(f"worst: {worst['ratio']:.2f} at {worst['tokens']} tokens, {worst['mb_per_second']:g} MB/s")
     if args.json is not None:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    bench.tiers.threads = bench.threads
     bench.engine.close()
 
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def serve(*options: str, port: int = 0) -> Iterator[Server]:
     process = subprocess.Popen(command, env=os.environ | {"PYTHONWARNINGS": "ignore"})
     try:
         url = f"http://127.0.0.1:{port}"
-        wait_ready(url, process)
+        wait_ready(url, process.poll)
         yield Server(url, process.pid, time.perf_counter() - started)
     finally:
         print(f"    exit code {end(process)} of: openai-kv serve {' '.join(options)}".rstrip())
@@ -72,10 +72,10 @@ def end(process: subprocess.Popen[bytes], seconds: float = 60) -> int:
         raise
 
 
-def wait_ready(url: str, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
+def wait_ready(url: str, exit_code: Callable[[], int | None], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        assert process.poll() is None, "the server ended"
+        assert exit_code() is None, "the server ended"
         with contextlib.suppress(httpx.TransportError):
             if httpx.get(f"{url}/ready").status_code == 200:
                 return

@@ -71,7 +71,7 @@ def watched_server(log: Path, options: list[str]) -> Iterator[tuple[str, subproc
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONWARNINGS": "ignore"})
     try:
         url = f"http://127.0.0.1:{port}"
-        wait_ready(url, process)
+        wait_ready(url, process.poll)
         yield url, process
     finally:
         if process.poll() is None:

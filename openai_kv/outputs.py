@@ -100,6 +100,12 @@ class SchedulerOutput:
     def num_tokens(self) -> int:
         return sum(len(request.token_ids) for request in self.requests)
 
+    @property
+    def mean_context(self) -> float:
+        """Tokens before a row, on average."""
+        rows = [(len(request.token_ids), request.num_computed_tokens) for request in self.requests]
+        return sum(count * (start + count / 2) for count, start in rows) / max(1, self.num_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelRunnerOutput:

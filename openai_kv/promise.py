@@ -57,15 +57,19 @@ class Promise:
         fetch.front = max(fetch.front, fetch.end)
         return max(computed, fetch.end * self._size)
 
-    def limit(self, num_to_compute: Callable[[Fetch], int]) -> int:
-        """How many more tokens to compute now, by the number of blocks that are worth it; 0: wait for the others."""
-        fetch, unlimited = self.fetch, len(self.request.token_ids)
-        if not fetch.settled or fetch.end <= fetch.front:
-            return unlimited
-        blocks = fetch.missing if fetch.complete else num_to_compute(fetch)
-        if fetch.front + blocks == fetch.end:
-            return unlimited
-        return (fetch.front + blocks) * self._size - self.request.num_computed_tokens if blocks else 0
+    def limit(self, most: int, num_to_compute: Callable[[Fetch], int]) -> int:
+        """How many more tokens, `most` of them, to compute now, by the number of blocks that are worth it; 0: wait.
+
+        What is computed now need not be loaded.
+        """
+        fetch, computed = self.fetch, self.request.num_computed_tokens
+        tokens = most
+        if fetch.settled and fetch.end > fetch.front:
+            blocks = fetch.missing if fetch.complete else num_to_compute(fetch)
+            if fetch.front + blocks < fetch.end:
+                tokens = min(most, (fetch.front + blocks) * self._size - computed) if blocks else 0
+        fetch.front = max(fetch.front, (computed + tokens) // self._size)
+        return tokens
 
     def outcome(self) -> Outcome | None:
         """Once nothing can be added any more."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from openai_kv.cache.content_key import content_keys
 from openai_kv.cache.hit import CacheHit
@@ -10,17 +11,21 @@ from openai_kv.promise import Outcome, Promise
 from openai_kv.request import Request, RequestStatus
 from openai_kv.tiers.estimates import ComputeSpeed, num_to_compute
 from openai_kv.tiers.fetch import Fetch, Loaded
-from openai_kv.tiers.tiers import BATCH, Tiers
+from openai_kv.tiers.tiers import Tiers
 
-PATIENCE = 0.1  # share of the time to compute the blocks in question that their look-up may take
+PATIENCE = 0.05  # share of the time to compute the blocks in question that may be waited for their look-up in any case
+FIRST_PATIENCE = 0.15  # and of a tier that was never asked before, to learn how fast it is
 
 
 class Promotion:
     """Tells the scheduler what of a prompt is there by now, and how far to compute while the rest is being loaded."""
 
-    def __init__(self, tiers: Tiers, manager: KVCacheManager, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, tiers: Tiers, manager: KVCacheManager, step_rows: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.speed = ComputeSpeed()
         self._tiers = tiers
+        self._step_rows = step_rows  # at most
         self._manager = manager
         self._clock = clock
         self._promises: dict[str, Promise] = {}
@@ -74,7 +79,19 @@ class Promotion:
         return False
 
     def _patience(self, fetch: Fetch) -> float:
-        return PATIENCE * len(fetch.keys) * self._manager.block_size * self.speed.token.value
+        """A look-up may take twice of what it does as a rule, if that is little or worth what it finds as a rule."""
+        compute = self._seconds(fetch.start, len(fetch.keys))
+        if not self._tiers.know_look_up(fetch):
+            return FIRST_PATIENCE * compute
+        usual, worth = self._tiers.look_up_seconds(fetch), self._tiers.worth(fetch, compute - self.speed.step.value)
+        if 2 * usual < PATIENCE * compute:
+            return PATIENCE * compute
+        return min(2 * usual, worth) if usual < worth else 0.0
+
+    def _seconds(self, front: int, blocks: int) -> float:
+        """To compute so many blocks behind `front` ones."""
+        size = self._manager.block_size
+        return self.speed.seconds(front * size, (front + blocks) * size, self._step_rows)
 
     def may_add_to(self, request: Request) -> bool:
         """What it is admitted with may grow: don't count it yet."""
@@ -98,18 +115,19 @@ class Promotion:
         promise = self._promises.get(request.request_id)
         return request.num_computed_tokens if promise is None else promise.reach()
 
-    def limit(self, request: Request) -> int:
+    def limit(self, request: Request, most: int) -> int:
         """How many more of its tokens to compute now, while the others are being loaded; 0: wait for those."""
         promise = self._promises.get(request.request_id)
-        return len(request.token_ids) if promise is None else promise.limit(self._num_to_compute)
+        return most if promise is None else promise.limit(most, self._num_to_compute)
 
     def _num_to_compute(self, fetch: Fetch) -> int:
-        """A tier that is silent for longer than a batch takes is as slow as that."""
-        load = self._tiers.load_seconds[fetch.source[fetch.lowest - 1 - fetch.start]].value
-        silent = (self._clock() - fetch.since) / BATCH
-        compute = self.speed.token.value * self._manager.block_size
-        nothing_yet = fetch.lowest == fetch.end
-        return num_to_compute(fetch.missing, max(load, silent), compute, self.speed.step.value, whole=nothing_yet)
+        now, speed, compute = self._clock(), self._tiers.speed(fetch), partial(self._seconds, fetch.front)
+        if not speed.call.known and now - fetch.begun < FIRST_PATIENCE * compute(fetch.missing):
+            return 0
+        if not speed.call.measured:
+            return fetch.missing
+        load = partial(speed.remaining, most=self._tiers.max_batch, silent=now - fetch.since)
+        return num_to_compute(fetch.missing, load, compute, self.speed.step.value, whole=fetch.lowest == fetch.end)
 
     def outcome(self, request: Request) -> Outcome | None:
         """Of a request that nothing can be added to any more; told once."""

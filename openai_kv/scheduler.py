@@ -57,7 +57,7 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self.tiers = tiers or Tiers()
         self.awaits_tiers = False  # the latest step was empty for that
-        self._promotion = Promotion(self.tiers, manager, clock)
+        self._promotion = Promotion(self.tiers, manager, limits.max_num_batched_tokens, clock)
         self._herd = Herd(self.running, manager.block_size)
         self._reserved_slots = ReservedSlots(manager)
         self._stop_check = StopCheck(text, limits.eos_token_ids, limits.max_model_len)
@@ -145,7 +145,7 @@ class Scheduler:
     def _schedule_running(self, plan: StepPlan) -> None:
         for request in list(self.running):
             missing = len(request.token_ids) - request.num_computed_tokens
-            num_tokens = missing if missing == 1 else min(missing, plan.budget, self._promotion.limit(request))
+            num_tokens = missing if missing == 1 else self._promotion.limit(request, min(missing, plan.budget))
             if request.status is not RequestStatus.RUNNING or num_tokens == 0:
                 continue
             if self._make_room(request, request.num_computed_tokens + num_tokens, plan):
@@ -205,7 +205,7 @@ class Scheduler:
         self._start(request, hit, may_grow=may_grow)
         self._promote(request, plan)
         missing = len(request.token_ids) - request.num_computed_tokens
-        num_tokens = min(missing, plan.budget, self._promotion.limit(request))
+        num_tokens = self._promotion.limit(request, min(missing, plan.budget))
         plan.budget -= num_tokens
         if num_tokens or not missing:
             plan.requests[request.request_id] = self._rows(request, num_tokens, hit.hidden_slot)
@@ -261,7 +261,7 @@ class Scheduler:
         """Take in what the step computed: append, stop, cache full blocks, free. The requests that it touched."""
         self.manager.record_attention(output.attention_mass)
         self.tiers.store(scheduled.saves, output.saved)
-        self._promotion.speed.observe(scheduled.num_tokens, self._clock() - scheduled.time)
+        self._promotion.speed.observe(scheduled.num_tokens, self._clock() - scheduled.time, scheduled.mean_context)
         updated = [self._requests[item.request_id] for item in scheduled.requests]
         for request, item in zip(updated, scheduled.requests, strict=True):
             self._cache(request, len(item.token_ids) - item.num_drafts)

@@ -58,6 +58,7 @@ def build_engine(
     recorder: TraceRecorder | None = None,
     pin_limits: PinLimits | None = None,
     cache_clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.monotonic,
     tiers: Tiers | None = None,
     rules: Sequence[DemotionRule] = (),
     num_window_blocks: int = 0,
@@ -84,7 +85,9 @@ def build_engine(
     )
     detokenizer = Detokenizer(tokenizer or tiny_tokenizer())
     drafter = Drafter(sources_of(speculation, manager.continuation), step_seconds, max_draft_tokens)
-    scheduler = Scheduler(manager, limits, detokenizer, on_started=on_started, drafter=drafter, tiers=tiers)
+    scheduler = Scheduler(
+        manager, limits, detokenizer, on_started=on_started, drafter=drafter, tiers=tiers, clock=clock
+    )
     return Engine(scheduler, runner, detokenizer, Reporter(detokenizer, group, recorder))
 
 

@@ -11,7 +11,7 @@ from openai_kv.outputs import RequestOutput
 
 logger = logging.getLogger(__name__)
 IDLE_SECONDS_BEFORE_CHECK = 1.0
-SECONDS_BETWEEN_LOOKS = 0.01
+SECONDS_BETWEEN_LOOKS = 0.002
 Command = Callable[[Engine], object]
 
 

@@ -52,7 +52,7 @@ class Fetch:
         self.end = self.asked = self.lowest = start
         self.settled = False
         self.broken = False
-        self.since = time  # of the last progress
+        self.begun = self.since = time  # `since`: of the last progress
         self._arrived: dict[int, Loaded | None] = {}
         self._answers: dict[int, Sequence[bool]] = {}
 

@@ -3,10 +3,10 @@
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from openai_kv.errors import TierFullError
 from openai_kv.exporting import worth_a_line
@@ -52,7 +52,7 @@ class TierThread:
         self._info = info
         self._clock = clock
         self._write_bytes = write_bytes
-        self._reads: SimpleQueue[Job] = SimpleQueue()
+        self._reads: deque[Job] = deque()
         self._writes: SimpleQueue[Job] = SimpleQueue()
         self._tickets: SimpleQueue[bool] = SimpleQueue()  # one a job; False: end
         self._bytes_in = self._bytes_out = 0  # each side counts its own
@@ -75,8 +75,9 @@ class TierThread:
         hangs = busy is not None and now - busy > HANGS_AFTER
         return now >= self._rests_until and not hangs and self._clears_in == self._clears_out
 
-    def read(self, job: Job) -> None:
-        self._reads.put(job)
+    def read(self, job: Job, *, goes_on: bool = False) -> None:
+        """`goes_on`: next, it is the rest of the one that runs."""
+        (self._reads.appendleft if goes_on else self._reads.append)(job)
         self._tickets.put(True)
 
     def write(self, job: Job) -> bool:
@@ -118,8 +119,8 @@ class TierThread:
 
     def run_next(self) -> None:
         try:
-            job = self._reads.get_nowait()
-        except Empty:
+            job = self._reads.popleft()
+        except IndexError:
             job = self._writes.get_nowait()
             self._bytes_out += job.num_bytes
         if self._clock() < self._rests_until:

@@ -9,12 +9,13 @@ from openai_kv.errors import CorruptRecordError
 from openai_kv.metrics import TierStats, TransferStats
 from openai_kv.outputs import BlockSave
 from openai_kv.tiers.codec import decode, encode
-from openai_kv.tiers.estimates import Average
+from openai_kv.tiers.estimates import LoadSpeed
 from openai_kv.tiers.fetch import Answer, Arrival, Fetch, Payload
 from openai_kv.tiers.tier import CacheTier
 from openai_kv.tiers.tier_thread import Job, TierThread
 
-BATCH = 8  # blocks of one call: what a load has to give up when it was wrong to begin with
+BATCH = 8  # blocks of one job to store
+CALL_BYTES = 32 * 2**20  # of one call to load, at most
 READ_BYTES = 256 * 2**20
 CLOSE_SECONDS = 5.0
 
@@ -41,7 +42,8 @@ class Tiers:
     ) -> None:
         self.threads = tuple(threads)
         self.wake: Callable[[], None] = lambda: None
-        self.load_seconds = [Average(0.0) for _ in threads]  # a block
+        self.speeds = [LoadSpeed() for _ in threads]
+        self.max_batch = max(1, CALL_BYTES // block_bytes)
         self.max_in_flight = max(BATCH, READ_BYTES // block_bytes)
         self._block_bytes = block_bytes
         self._observer = observer
@@ -63,12 +65,33 @@ class Tiers:
             job = Job(partial(self._look_up, number, fetch), partial(self._answer, number, fetch, ()))
             self.threads[number].read(job)
 
+    def know_look_up(self, fetch: Fetch) -> bool:
+        """Whether all that have not answered yet did so before."""
+        return all(self.speeds[number].look_up.measured for number in fetch.looking)
+
+    def look_up_seconds(self, fetch: Fetch) -> float:
+        """How long those that have not answered yet take for it."""
+        return max((self.speeds[number].look_up.value for number in fetch.looking), default=0.0)
+
+    def worth(self, fetch: Fetch, seconds: float) -> float:
+        """What of `seconds` of computing the best of those that have not answered yet spares, on average."""
+        blocks, speeds = len(fetch.keys), (self.speeds[number] for number in fetch.looking)
+        spared = (each.found.value * (seconds - each.seconds(blocks, self.max_batch)) for each in speeds)
+        return max(spared, default=0.0)
+
     def has_answered(self, fetch: Fetch) -> bool:
         """Whoever has not yet won't soon."""
         return not any(self.threads[number].is_available for number in fetch.looking)
 
     def _look_up(self, number: int, fetch: Fetch, tier: CacheTier) -> None:
-        self._answer(number, fetch, () if fetch.cancelled else tuple(tier.contains(fetch.keys)))
+        if fetch.cancelled:
+            self._answer(number, fetch, ())
+            return
+        begin = self._clock()
+        known = tuple(tier.contains(fetch.keys))
+        self.speeds[number].look_up.add(self._clock() - begin)
+        self.speeds[number].found.add(sum(map(bool, known[: len(fetch.keys)])) / len(fetch.keys))
+        self._answer(number, fetch, known)
 
     def _answer(self, number: int, fetch: Fetch, known: Sequence[bool]) -> None:
         fetch.inbox.append(Answer(number, known if len(known) == len(fetch.keys) else ()))
@@ -76,34 +99,58 @@ class Tiers:
 
     # Promotion
 
+    def speed(self, fetch: Fetch) -> LoadSpeed:
+        """Of the tier that its next blocks come from."""
+        return self.speeds[fetch.source[fetch.lowest - 1 - fetch.start]]
+
     def load(self, fetch: Fetch, room: int) -> int:
-        """Ask for up to `room` more blocks, from the back, a batch from one tier at a time; how many it were."""
+        """Ask for up to `room` more blocks, from the back, of one tier at a time; how many it were."""
         before = fetch.asked
         while room > 0 and fetch.asked > max(fetch.start, fetch.front) and not fetch.broken:
-            first = self._batch_start(fetch, min(BATCH, room))
+            first = self._run_start(fetch, room)
             number, last = fetch.source[first - fetch.start], fetch.asked
-            give_up = partial(self._arrive, number, fetch, first, [None] * (last - first))
             fetch.asked = first
-            self.threads[number].read(Job(partial(self._load, number, fetch, first, last), give_up))
+            self.threads[number].read(self._job(number, fetch, first, last))
             room -= last - first
         return before - fetch.asked
 
-    def _batch_start(self, fetch: Fetch, most: int) -> int:
+    def _run_start(self, fetch: Fetch, most: int) -> int:
         first, lowest = fetch.asked - 1, max(fetch.start, fetch.front, fetch.asked - most)
         tier = fetch.source[first - fetch.start]
         while first > lowest and fetch.source[first - 1 - fetch.start] == tier:
             first -= 1
         return first
 
+    def _job(self, number: int, fetch: Fetch, first: int, last: int) -> Job:
+        give_up = partial(self._arrive, number, fetch, first, [None] * (last - first))
+        return Job(partial(self._load, number, fetch, first, last), give_up)
+
     def _load(self, number: int, fetch: Fetch, first: int, last: int, tier: CacheTier) -> None:
-        if fetch.cancelled or last <= fetch.front:
+        """As many of them as one call is to have, and the others in the next one, unless they are computed by then.
+
+        What nobody waits for any more still tells how fast the tier is, if that is not known, or was long ago.
+        """
+        speed = self.speeds[number]
+        known = speed.is_known(self._clock())
+        begin = max(first, last - speed.batch(first=last == fetch.end, most=self.max_batch))
+        if known:
+            begin = max(begin, fetch.front)
+        if begin >= last or (known and (fetch.cancelled or fetch.broken)):
             self._arrive(number, fetch, first, [None] * (last - first))
             return
+        if begin > first:
+            self.threads[number].read(self._job(number, fetch, first, begin), goes_on=True)
+        self._call(number, fetch, begin, last, tier)
+
+    def _call(self, number: int, fetch: Fetch, first: int, last: int, tier: CacheTier) -> None:
         begin = self._clock()
         keys = [fetch.key(index) for index in range(first, last)]
         found = zip(range(first, last), tier.get(keys), strict=True)  # too few or too many: an error of the tier's
         payloads = [self._decode(number, fetch, index, record) for index, record in found]
-        self._report(number, "promote", sum(payload is not None for payload in payloads), self._clock() - begin)
+        seconds = self._clock() - begin
+        if None not in payloads:
+            self.speeds[number].observe(last - first, seconds, begin)
+        self._report(number, "promote", sum(payload is not None for payload in payloads), seconds)
         self._arrive(number, fetch, first, payloads)
 
     def _decode(self, number: int, fetch: Fetch, index: int, record: bytes | None) -> Payload | None:
@@ -144,8 +191,6 @@ class Tiers:
     def _report(self, number: int, direction: str, num_blocks: int, seconds: float) -> None:
         if not num_blocks:
             return
-        if direction == "promote":
-            self.load_seconds[number].add(seconds / num_blocks)
         self._moved[number][direction] += num_blocks
         if self._observer is not None:
             location = self.threads[number].tier.location

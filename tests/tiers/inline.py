@@ -8,7 +8,7 @@ from openai_kv.cache.demotion import DemotionRule
 from openai_kv.engine.engine import Engine
 from openai_kv.tiers.codec import record_bytes
 from openai_kv.tiers.disk import DiskTier
-from openai_kv.tiers.estimates import Average, ComputeSpeed
+from openai_kv.tiers.estimates import Average, ComputeSpeed, Line
 from openai_kv.tiers.tier import CacheTier, TierInfo
 from openai_kv.tiers.tier_thread import Job, TierThread
 from openai_kv.tiers.tiers import Tiers
@@ -17,7 +17,7 @@ from tests.harness import Run, Shape, build_engine, fake_runner
 
 SHAPE = Shape()
 INFO = TierInfo("ab" * 32, record_bytes(SHAPE.block_size, 1024), 86400.0)
-SECONDS_A_TOKEN, SECONDS_A_STEP = 1.0, 1000.0
+SECONDS_A_TOKEN = 1.0
 
 
 class InlineThread(TierThread):
@@ -25,12 +25,13 @@ class InlineThread(TierThread):
 
     held = False
     let_through = 0
+    _runs = False
 
     def make_thread(self) -> None:
         return None
 
-    def read(self, job: Job) -> None:
-        super().read(job)
+    def read(self, job: Job, *, goes_on: bool = False) -> None:
+        super().read(job, goes_on=goes_on)
         self._go_on()
 
     def write(self, job: Job) -> bool:
@@ -40,25 +41,29 @@ class InlineThread(TierThread):
         return done
 
     def _go_on(self) -> None:
-        if self.held and self.let_through:
-            self.let_through -= 1
-        elif self.held:
-            return
-        self.run_next()
+        if not self._runs:
+            self._runs = True
+            while self._has_jobs and (not self.held or self.let_through):
+                self.let_through = max(0, self.let_through - 1)
+                self.run_next()
+            self._runs = False
+
+    @property
+    def _has_jobs(self) -> bool:
+        return bool(self._reads) or bool(self._writes.qsize())
 
     def release(self) -> None:
         self.held = False
-        while self._reads.qsize() or self._writes.qsize():
-            self.run_next()
+        self._go_on()
 
 
 class FixedSpeed(ComputeSpeed):
     """Not measured, so that a fast machine decides as a slow one."""
 
     def __init__(self, token: float, step: float) -> None:
-        self.token, self.step = Average(token, True), Average(step, True)
+        self.row, self.step = Line(token), Average(step, True)
 
-    def observe(self, rows: int, seconds: float) -> None: ...
+    def observe(self, rows: int, seconds: float, context: float = 0.0) -> None: ...
 
 
 @dataclass
@@ -78,7 +83,7 @@ class Machine:
         self.engine: Engine = build_engine(
             self.runner, self.shape, tiers=Tiers(self.threads, block_bytes=1024), rules=self.rules
         )
-        self.engine.scheduler._promotion.speed = FixedSpeed(self.seconds_a_token, SECONDS_A_STEP)
+        self.engine.scheduler._promotion.speed = FixedSpeed(self.seconds_a_token, self.seconds_a_token)
         self.run = Run(self.engine)
 
     @property

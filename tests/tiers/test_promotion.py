@@ -248,10 +248,11 @@ def test_a_tier_that_hangs_is_overtaken(tmp_path: Path) -> None:
 
 
 def test_a_load_that_hangs_is_overtaken_from_the_front(tmp_path: Path) -> None:
-    long = [number % 50 + 1 for number in range(82)]  # twenty blocks and two tokens: three batches
+    long = [number % 50 + 1 for number in range(82)]  # twenty blocks and two tokens
     answer(Machine([disk(tmp_path)]), request(long, 1))
     again = Machine([disk(tmp_path)], seconds_a_token=1e-4)
-    again.engine.scheduler._promotion.speed.step.value = 1e-4
+    speed = again.engine.scheduler.tiers.speeds[0].call
+    speed.base, speed.slope, speed.measured = 1.6e-6, 1e-6, True  # so the first call is for eight blocks
     again.thread.held, again.thread.let_through = True, 2  # the look-up and the last eight blocks
     asked = request(long, 1)
     rows = answer(again, asked)
@@ -316,7 +317,6 @@ def test_crowds_in_a_small_pool_get_the_right_answers(tmp_path: Path, seed: int)
     shape = Shape(num_blocks=32, max_num_seqs=5, max_num_batched_tokens=40, max_model_len=100)
     make = InlineThread if seed % 2 else TierThread
     machine = Machine(tiers, rules, shape, seconds_a_token=[1e-3, 1e-6][seed % 2], make_thread=make)
-    machine.engine.scheduler._promotion.speed.step.value = 1e-4
     for _ in range(12):
         crowd = [
             request([*random.choice(stems)[: random.randrange(5, 41)], random.randrange(200)], 12) for _ in range(6)
