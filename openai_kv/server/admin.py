@@ -107,7 +107,9 @@ def describe_tier(tier: TierStats, info: ModelInfo) -> dict[str, Any]:
         "name": tier.name,
         "plugin": tier.plugin,
         "available": tier.available,
-        "blocks_total": None if tier.max_bytes is None else tier.max_bytes // info.block_bytes,
+        "blocks_total": None
+        if tier.max_bytes is None
+        else tier.max_bytes // (info.block_bytes + info.window_block_bytes),
         "blocks_used": tier.blocks,
         "bytes_total": tier.max_bytes,
         "bytes_used": tier.num_bytes,
