@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from openai_kv.cache.content_key import content_keys
+from openai_kv.cache.content_key import content_keys, window_key
 from openai_kv.cache.hit import CacheHit
 from openai_kv.cache.manager import KVCacheManager
 from openai_kv.promise import Outcome, Promise
@@ -48,8 +48,16 @@ class Promotion:
         size, tokens = self._manager.block_size, request.token_ids
         blocks = [tuple(tokens[index * size : (index + 1) * size]) for index in indexes]
         keys = content_keys(self._manager.content_key(request.info, hit), blocks)
-        first_seen, has_full = self._manager.first_seen, self._tiers.has_full
-        return Fetch(indexes.start, keys, blocks, self._clock(), first_seen=first_seen, has_full=has_full)
+        first_seen = self._manager.first_seen
+        return Fetch(
+            indexes.start,
+            keys,
+            blocks,
+            self._clock(),
+            window_keys=[window_key(key) for key in keys] if first_seen(indexes.stop) < indexes.stop else (),
+            first_seen=first_seen,
+            has_full=self._tiers.has_full,
+        )
 
     def must_wait(self, request: Request, hit: CacheHit) -> bool:
         """Whether its look-up is worth waiting for, or what another one with the same prefix gets from the tiers."""

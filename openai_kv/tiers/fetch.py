@@ -4,8 +4,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from openai_kv.cache.content_key import window_key
-
 TokenIds = tuple[int, ...]
 Payload = memoryview
 
@@ -50,7 +48,7 @@ class Fetch:
 
     Blocks up to `end` are in some tier, those from `asked` on were asked for, those from `lowest` on have arrived.
     Where layers see a window only, what follows `num_blocks` of them sees parts from block `first_seen(num_blocks)` on:
-    `first` for `end`. The others need none; and nothing at all is loaded of them if every layer has a window
+    `first` for `end`; `window_keys` are theirs. The others need none; and nothing at all is loaded of them if every layer has a window
     (`has_full` False).
     Only `inbox` and the reading of `front` and `cancelled` are the tiers' threads'; all else is the engine's.
     """
@@ -62,6 +60,7 @@ class Fetch:
         blocks: Sequence[TokenIds],
         time: float,
         *,
+        window_keys: Sequence[bytes] = (),
         first_seen: Callable[[int], int] = lambda num_blocks: num_blocks,
         has_full: bool = True,
     ) -> None:
@@ -76,8 +75,7 @@ class Fetch:
         self.broken = False
         self.since = time  # of the last progress
         self._first_seen, self._has_full = first_seen, has_full
-        last = start + len(keys)
-        self._window_keys = [window_key(key) for key in keys] if first_seen(last) < last else []
+        self._window_keys = window_keys
         self._arrived: dict[int, Loaded | None] = {}
         self._answers: dict[int, Sequence[bool]] = {}
 
