@@ -48,7 +48,7 @@ class Fetch:
 
     Blocks up to `end` are in some tier, those from `asked` on were asked for, those from `lowest` on have arrived.
     Where layers see a window only, what follows `num_blocks` of them sees parts from block `first_seen(num_blocks)` on:
-    `first` for `end`; `window_keys` are theirs. The others need none; and nothing at all is loaded of them if every layer has a window
+    `first` for `end`, under `window_keys`. The others need none; nothing is loaded of them if every layer has one
     (`has_full` False).
     Only `inbox` and the reading of `front` and `cancelled` are the tiers' threads'; all else is the engine's.
     """
