@@ -50,7 +50,8 @@ class Fetch:
     Where layers see a window only, what follows `num_blocks` of them sees parts from block `first_seen(num_blocks)` on:
     `first` for `end`, under `window_keys`. The others need none; nothing is loaded of them if every layer has one
     (`has_full` False).
-    Only `inbox` and the reading of `front` and `cancelled` are the tiers' threads'; all else is the engine's.
+    Only `inbox` and the reading of keys, records, `front` and `cancelled` are the tiers' threads'; all else is the
+    engine's.
     """
 
     def __init__(
