@@ -31,6 +31,7 @@ from openai_kv.model_runner.loader import resolve_device
 from openai_kv.model_runner.model_runner import ModelRunner
 from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.model_runner.step_times import measure_steps
+from openai_kv.outputs import ModelInfo
 from openai_kv.plugins import PluginRegistry, load_plugins
 from openai_kv.recording import TraceRecorder, open_recording
 from openai_kv.scheduler import Scheduler, SchedulerLimits
@@ -110,7 +111,7 @@ class EngineBuilder:
             optimize=engine.optimize,
             quantization=model.quantization,
             batch_invariant=engine.batch_invariant,
-            window_layout="full" if self.tiers else cache.window_layout,  # tiers keep whole blocks
+            window_layout=cache.window_layout,
             window_share=cache.window_share,
             cuda_graphs=engine.cuda_graphs,
         )
@@ -123,10 +124,13 @@ class EngineBuilder:
             num_hidden_slots=self.settings.cache.num_hidden_slots,
             observer=self.exporters,
             pin_limits=pin_limits(self.settings.cache),
-            demotion=Demotion(runner.info.identity, [self._rule(tier) for tier in self.tiers]),
+            demotion=self._demotion(runner.info),
             window=runner.info.window,
             num_window_blocks=runner.num_window_blocks,
         )
+
+    def _demotion(self, info: ModelInfo) -> Demotion:
+        return Demotion(info.identity, [self._rule(tier) for tier in self.tiers], has_full=info.block_bytes > 0)
 
     def _rule(self, tier: CacheTier) -> DemotionRule:
         wanted = self.settings.cache.demotion
@@ -134,13 +138,11 @@ class EngineBuilder:
 
     def _tiers(self, runner: ModelRunner) -> Tiers:
         """Their threads start here."""
-        if not self.tiers:  # else blocks take bytes, as all layers are in one group
-            return Tiers()
-        block_bytes = runner.info.block_bytes
-        size = record_bytes(runner.kv_pool.block_size, block_bytes)
+        full, window = runner.info.block_bytes, runner.info.window_block_bytes
+        size = record_bytes(runner.kv_pool.block_size, max(full, window))
         info = TierInfo(runner.info.identity, size, SECONDS_UNUSED)
         threads = [TierThread(tier, info) for tier in self.tiers]
-        return Tiers(threads, block_bytes=block_bytes, observer=self.exporters)
+        return Tiers(threads, block_bytes=full, window_block_bytes=window, observer=self.exporters)
 
     def _limits(self, runner: ModelRunner) -> SchedulerLimits:
         info = runner.info

@@ -216,8 +216,7 @@ class Settings(BaseSettings):
         own: dict[str, Mapping[str, Any]] = {}
         if self.otel.endpoint:
             own["otel"] = {**self.plugins.get("otel", {}), "endpoint": self.otel.endpoint}
-        if "disk" in self.cache.tiers:
-            own["disk"] = {"path": str(self.home / "blocks"), **self.plugins.get("disk", {})}
+        own["disk"] = {"path": str(self.home / "blocks"), **self.plugins.get("disk", {})}
         return {**self.plugins, **own}
 
     @classmethod

@@ -10,8 +10,9 @@ from openai_kv.request import RequestInfo
 class TierStats:
     """One cache tier. `name` is where it is: host, disk or remote; `plugin` what it is. None: it can't tell.
 
-    Totals since the start: blocks stored there, and loaded from there. `problems`: by kind how often it was full,
-    raised (error) or answered with a damaged record (corrupt), and blocks not stored for want of time (dropped).
+    Totals since the start: blocks stored there, and loaded from there. Like `blocks` they count records: where some
+    layers see a window only, a block has one for these and one for the others. `problems`: by kind how often it was
+    full, raised (error) or answered with a damaged record (corrupt), and blocks not stored for want of time (dropped).
     `available` False: it raised or hangs, and is left alone for a while.
     """
 
@@ -177,7 +178,7 @@ class LookupStats:
 
 @dataclass(frozen=True, slots=True)
 class TransferStats:
-    """Blocks that went to a tier (`direction` demote) or came from it (promote), in one call of `seconds`."""
+    """Records that went to a tier (`direction` demote) or came from it (promote), in one call of `seconds`."""
 
     tier: str
     direction: str

@@ -27,20 +27,28 @@ class BlockCopy:
 
 @dataclass(frozen=True, slots=True)
 class BlockSave:
-    """Read block `block_id` out of the pool as it is when the step begins, for the tiers of these numbers."""
+    """Read block `block_id` out of the pool as it is when the step begins, for the tiers of these numbers.
+
+    `windowed`: of the window group's pool, by its numbers there.
+    """
 
     block_id: int
     key: bytes
     token_ids: tuple[int, ...]
     tiers: tuple[int, ...]
+    windowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLoad:
-    """Write `payload`, as it was once read out, to block `block_id`: after the step's copies, before its rows."""
+    """Write `payload`, as it was once read out, to block `block_id`: after the step's copies, before its rows.
+
+    `windowed`: to the window group's pool.
+    """
 
     block_id: int
     payload: bytes | memoryview
+    windowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

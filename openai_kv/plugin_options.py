@@ -56,7 +56,13 @@ def shown(model: type[BaseModel], options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: mask(name, value) for name, value in {**values, **options}.items()}
 
 
+def masked(text: str) -> str:
+    """Without what URLs in it tell of users and passwords, in front of the host (there may be an @ in it) or behind."""
+    text = re.sub(r"(?<=://)[^/]*@", "***@", text)
+    return re.sub(rf"(?i)([?&][^=&\s]*(?:{'|'.join(SECRETS)})[^=&\s]*=)[^&#\s]*", r"\1***", text)
+
+
 def mask(name: str, value: object) -> object:
     if isinstance(value, str):
-        value = re.sub(r"(?<=://)[^/]*@", "***@", value)  # user and password of a URL, which may have an @ in it
+        value = masked(value)
     return "***" if any(word in name.lower() for word in SECRETS) else to_jsonable_python(value, fallback=str)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from openai_kv.cache.hit import CacheHit
-from openai_kv.request import Request
-from openai_kv.tiers.fetch import Fetch, Loaded
+from openai_kv.request import Request, RequestStatus
+from openai_kv.tiers.fetch import Fetch, Loaded, Payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,12 @@ class Promise:
         self._size = block_size
         self._promoted: dict[str, int] = {}
         self._locations: dict[int, str] = {}  # of what was taken
+        self._parts: dict[int, Payload] = {}  # of the window group, kept until there is no gap before them
+
+    @property
+    def rank(self) -> tuple[bool, tuple[int, float]]:
+        """Smaller for one that gets its blocks earlier: those that run, then in the order of the queue."""
+        return self.request.status is not RequestStatus.RUNNING, self.request.order
 
     @property
     def is_open(self) -> bool:
@@ -43,19 +49,27 @@ class Promise:
         fetch.read_inbox()
         loaded = [each for each in fetch.take() if each.index >= fetch.front]
         self._locations |= {each.index: locations[each.tier] for each in loaded}
+        self._parts |= {each.index: each.window for each in loaded if each.window is not None}
         return loaded
 
-    def reach(self) -> int:
-        """How many tokens are computed once what was taken is written: all up to the end, if there is no gap."""
+    @property
+    def meeting(self) -> int | None:
+        """How many tokens are there once what was taken is written; None: there is a gap, or it adds nothing."""
+        fetch = self.fetch
+        is_gap = not self._locations or fetch.missing or fetch.front >= fetch.end
+        return None if is_gap else fetch.end * self._size
+
+    def meet(self) -> dict[int, Payload]:
+        """It goes on behind what was taken: the parts, by block, that are still to be written to the window group."""
         fetch, computed = self.fetch, self.request.num_computed_tokens
-        if not self._locations or fetch.missing:
-            return computed
         for index in range(fetch.front, fetch.end):
             tokens = self._size - computed % self._size if index == fetch.front else self._size
             location = self._locations[index]
             self._promoted[location] = self._promoted.get(location, 0) + tokens
-        fetch.front = max(fetch.front, fetch.end)
-        return max(computed, fetch.end * self._size)
+        parts = {index: part for index, part in self._parts.items() if index >= fetch.front}
+        fetch.front = fetch.end
+        self._parts.clear()
+        return parts
 
     def limit(self, most: int, num_to_compute: Callable[[Fetch], int]) -> int:
         """How many more tokens, `most` of them, to compute now, by the number of blocks that are worth it; 0: wait.

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from openai_kv.cache.content_key import content_keys
+from openai_kv.cache.content_key import content_keys, window_key
 from openai_kv.cache.hit import CacheHit
 from openai_kv.cache.manager import KVCacheManager
 from openai_kv.promise import Outcome, Promise
 from openai_kv.request import Request, RequestStatus
 from openai_kv.tiers.estimates import ComputeSpeed, num_to_compute
-from openai_kv.tiers.fetch import Fetch, Loaded
+from openai_kv.tiers.fetch import Fetch, Loaded, Payload
 from openai_kv.tiers.tiers import Tiers
 
 PATIENCE = 0.05  # share of the time to compute the blocks in question that may be waited for their look-up in any case
@@ -53,7 +53,16 @@ class Promotion:
         size, tokens = self._manager.block_size, request.token_ids
         blocks = [tuple(tokens[index * size : (index + 1) * size]) for index in indexes]
         keys = content_keys(self._manager.content_key(request.info, hit), blocks)
-        return Fetch(indexes.start, keys, blocks, self._clock())
+        first_seen = self._manager.first_seen
+        return Fetch(
+            indexes.start,
+            keys,
+            blocks,
+            self._clock(),
+            window_keys=[window_key(key) for key in keys] if first_seen(indexes.stop) < indexes.stop else (),
+            first_seen=first_seen,
+            has_full=self._tiers.has_full,
+        )
 
     def must_wait(self, request: Request, hit: CacheHit) -> bool:
         """Whether its look-up is worth waiting for, or what another one with the same prefix gets from the tiers."""
@@ -70,13 +79,11 @@ class Promotion:
         return not promise.fetch.settled and self._clock() - promise.asked < self._patience(promise.fetch)
 
     def _follows(self, promise: Promise) -> bool:
-        for other in self._promises.values():
-            if other is promise:
-                break
-            if other.is_open and other.fetch.keys[0] == promise.fetch.keys[0]:
-                promise.is_follower = True
-                return True
-        return False
+        """Whether it is for one that gets its blocks earlier to fetch what both want."""
+        same = (other for other in self._promises.values() if other.fetch.keys[0] == promise.fetch.keys[0])
+        follows = any(other.is_open and other.rank < promise.rank for other in same)
+        promise.is_follower |= follows
+        return follows
 
     def _patience(self, fetch: Fetch) -> float:
         """A look-up may take twice of what it does as a rule, if that is little or worth what it finds as a rule."""
@@ -110,10 +117,14 @@ class Promotion:
         promise = self._promises.get(request.request_id)
         return [] if promise is None else promise.take(self._tiers.locations)
 
-    def reached(self, request: Request) -> int:
-        """How many of its tokens are computed once what it took is written."""
+    def meeting(self, request: Request) -> int | None:
+        """How many of its tokens are there once what it took is written, if that is more than it has now."""
         promise = self._promises.get(request.request_id)
-        return request.num_computed_tokens if promise is None else promise.reach()
+        return None if promise is None else promise.meeting
+
+    def meet(self, request: Request) -> dict[int, Payload]:
+        """It goes on there: what is to be written to the window group, by the blocks of its table."""
+        return self._promises[request.request_id].meet()
 
     def limit(self, request: Request, most: int) -> int:
         """How many more of its tokens to compute now, while the others are being loaded; 0: wait for those."""
@@ -156,7 +167,7 @@ class Promotion:
         Of those that want the same blocks the first gets them, for all.
         """
         room, wanted = self._room(), set[bytes]()
-        for promise in self._promises.values():
+        for promise in sorted(self._promises.values(), key=lambda promise: promise.rank):
             promise.is_follower |= promise.fetch.keys[0] in wanted
             room -= self._advance(promise, 0 if promise.is_follower else room)
             if promise.is_open:

@@ -12,7 +12,7 @@ from openai_kv.drafting.drafter import Drafter
 from openai_kv.drafting.rows import DraftRows
 from openai_kv.herd import Herd
 from openai_kv.metrics import CacheStats
-from openai_kv.outputs import BlockLoad, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.outputs import BlockLoad, BlockSave, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.promotion import Promotion
 from openai_kv.request import FinishReason, Pooling, Request, RequestStatus
 from openai_kv.reserved_slots import ReservedSlots
@@ -66,6 +66,7 @@ class Scheduler:
         self._drafter = drafter or Drafter((), float, 0)
         self._draft_rows = DraftRows(self._drafter, manager, limits.max_model_len)
         self._step = 0
+        self._saves: tuple[BlockSave, ...] = ()  # of the step that is under way
         self._unreported_change = False
 
     @property
@@ -99,10 +100,16 @@ class Scheduler:
 
     def clear_tiers(self, locations: Collection[str]) -> None:
         """Forget all blocks in the tiers of these locations, and what waiting requests were to get from any."""
-        if {*locations} & {*self.tiers.locations}:
+        cleared = {number for number, location in enumerate(self.tiers.locations) if location in locations}
+        if cleared:
             self._promotion.forget_waiting()
-            self.manager.forget_tiers()
+            self.manager.forget_tiers(cleared)
             self.tiers.clear(locations)
+
+    def lose_saves(self) -> None:
+        """The step failed: what it had not handed to the tiers yet is not there."""
+        self.manager.lose_saves(self._saves)
+        self._saves = ()
 
     def report_soon(self) -> None:
         """Something changed between two steps."""
@@ -118,8 +125,9 @@ class Scheduler:
         self.ended.clear()
         plan = StepPlan()
         self._promotion.advance()
-        for request in self.running if self.tiers.threads else ():
-            self._promote(request, plan)
+        for request in list(self.running) if self.tiers.threads else ():
+            if request.status is RequestStatus.RUNNING:
+                self._promote(request, plan, preempts=True)
         decoding = sum(request.num_computed_tokens + 1 == len(request.token_ids) for request in self.running)
         plan.budget = self.limits.max_num_batched_tokens - decoding
         self._schedule_running(plan)
@@ -127,20 +135,44 @@ class Scheduler:
             self._schedule_waiting(plan)
             self._add_drafts(plan)
         saves, loads = self.manager.take_saves(), plan.loads
+        self._saves = saves
         self.awaits_tiers = not (plan.requests or saves or loads) and self._promotion.has_news_to_come
         return SchedulerOutput(
             self._step, tuple(plan.requests.values()), tuple(plan.copies), self._clock(), saves, loads
         )
 
-    def _promote(self, request: Request, plan: StepPlan) -> None:
+    def _promote(self, request: Request, plan: StepPlan, *, preempts: bool = False) -> None:
         """Take what has arrived from the tiers for a running request, and go on behind it where it closes the gap."""
-        loaded = self._promotion.take(request)
-        if loaded:
-            table = self.manager.block_ids(request.request_id)
-            plan.load(request, [BlockLoad(table[each.index], each.payload) for each in loaded])
+        loads, end = self._loads(request), self._promotion.meeting(request)
+        if end is not None and self._jump(request, end, plan, preempts=preempts):
+            loads += self._window_loads(request)
+        else:
+            end = request.num_computed_tokens
+        if loads:
+            plan.load(request, loads)
+        request.num_computed_tokens = end
+
+    def _loads(self, request: Request) -> list[BlockLoad]:
+        """What has arrived, but for its parts in the window group: those have no place before the gap is closed."""
+        loaded, who = self._promotion.take(request), request.request_id
         for each in loaded:
-            self.manager.came_from(request.request_id, each.index, each.tier)
-        request.num_computed_tokens = self._promotion.reached(request)
+            has_full, has_window = each.full is not None, each.window is not None
+            self.manager.came_from(who, each.index, each.tier, full=has_full, window=has_window)
+        table = self.manager.block_ids(who) if loaded else []
+        return [BlockLoad(table[each.index], each.full) for each in loaded if each.full is not None]
+
+    def _window_loads(self, request: Request) -> list[BlockLoad]:
+        table = self.manager.window_block_ids(request.request_id)
+        parts = self._promotion.meet(request)
+        return [BlockLoad(table[index], payload, windowed=True) for index, payload in parts.items()]
+
+    def _jump(self, request: Request, num_tokens: int, plan: StepPlan, *, preempts: bool) -> bool:
+        """Go on behind so many tokens; False: the window group has no room now, not even if later ones make way."""
+        while not self.manager.jump(request.request_id, num_tokens):
+            if not preempts or self.running[-1] is request:
+                return False
+            self._make_way(self.running[-1], plan)
+        return True
 
     def _schedule_running(self, plan: StepPlan) -> None:
         for request in list(self.running):
@@ -157,12 +189,15 @@ class Scheduler:
         while not self.manager.allocate_slots(request.request_id, num_tokens):
             victim = self.running[-1]
             assert victim.request_id not in plan.requests, "the last in order is scheduled last"
-            plan.undo_loads(victim)
-            self._preempt(victim)
-            plan.preempted = True
+            self._make_way(victim, plan)
             if victim is request:
                 return False
         return True
+
+    def _make_way(self, victim: Request, plan: StepPlan) -> None:
+        plan.undo_loads(victim)
+        self._preempt(victim)
+        plan.preempted = True
 
     def _preempt(self, request: Request) -> None:
         self.running.remove(request)
@@ -206,6 +241,8 @@ class Scheduler:
         self._promote(request, plan)
         missing = len(request.token_ids) - request.num_computed_tokens
         num_tokens = self._promotion.limit(request, min(missing, plan.budget))
+        if not self.manager.allocate_slots(request.request_id, request.num_computed_tokens + num_tokens):
+            num_tokens = 0  # what it got from the tiers takes the room: later, when others may have to make way
         plan.budget -= num_tokens
         if num_tokens or not missing:
             plan.requests[request.request_id] = self._rows(request, num_tokens, hit.hidden_slot)
@@ -261,6 +298,7 @@ class Scheduler:
         """Take in what the step computed: append, stop, cache full blocks, free. The requests that it touched."""
         self.manager.record_attention(output.attention_mass)
         self.tiers.store(scheduled.saves, output.saved)
+        self._saves = ()
         self._promotion.speed.observe(scheduled.num_tokens, self._clock() - scheduled.time, scheduled.mean_context)
         updated = [self._requests[item.request_id] for item in scheduled.requests]
         for request, item in zip(updated, scheduled.requests, strict=True):

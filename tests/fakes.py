@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from openai_kv.outputs import ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from openai_kv.outputs import BlockSave, ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import Pooling, TokenConstraint, TokenLogprobs
 
 VOCAB_SIZE = 1000
@@ -105,13 +105,14 @@ class FakeModelRunner:
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         if scheduled.step in self.fail_at:
             raise RuntimeError(f"step {scheduled.step} fails on purpose")
-        saved = [repr(self._pool[save.block_id]).encode().ljust(self.info.block_bytes) for save in scheduled.saves]
+        saved = [self._saved(save) for save in scheduled.saves]
         _copy(self._pool, [(copy.source, copy.target, copy.num_tokens) for copy in scheduled.copies])
         if self._window_pool:
             parts = [(copy.window_source, copy.window_target, copy.num_tokens) for copy in scheduled.copies]
             _copy(self._window_pool, parts)
         for load in scheduled.loads:
-            self._pool[load.block_id] = ast.literal_eval(bytes(load.payload).decode().strip())
+            pool = self._window_pool if load.windowed else self._pool
+            pool[load.block_id] = ast.literal_eval(bytes(load.payload).decode().strip())
         stored = {r.request_id: self._hidden[r.hidden_slot] for r in scheduled.requests if r.hidden_slot is not None}
         self.rows.append({r.request_id: self._write(r) for r in scheduled.requests if r.token_ids})
         self.drafted.append({r.request_id: tuple(r.drafts) for r in scheduled.requests if r.num_drafts})
@@ -132,6 +133,12 @@ class FakeModelRunner:
         return ModelRunnerOutput(
             drawn, attention_read_bytes=read, logprobs=logprobs, prompt_logprobs=prompts, pooled=pooled, saved=saved
         )
+
+    def _saved(self, save: BlockSave) -> bytes:
+        assert save.block_id or not save.windowed, "the null block is nobody's part"
+        if save.windowed:
+            return repr(self._window_pool[save.block_id]).encode().ljust(self.info.window_block_bytes)
+        return repr(self._pool[save.block_id]).encode().ljust(self.info.block_bytes)
 
     def _pool_states(self, request: ScheduledRequest, stored: Mapping[str, int]) -> "array[float]":
         if not request.token_ids:
@@ -178,9 +185,16 @@ class FakeModelRunner:
                 self._window_pool[part][position % self.block_size] = token_id
         return range(start, start + len(request.token_ids))
 
+    def _slots(self, request: ScheduledRequest) -> list[int]:
+        """What lies in the pool; where blocks have no bytes, as every layer has a window, what ought to lie there."""
+        if self.info.block_bytes:
+            return [token for block in request.block_ids for token in self._pool[block]]
+        before = [*request.prompt_token_ids, *request.output_token_ids][: request.num_computed_tokens]
+        return [*before, *request.token_ids]
+
     def _read(self, request: ScheduledRequest) -> list[int]:
         end = request.num_computed_tokens + len(request.token_ids)
-        slots = [token for block in request.block_ids for token in self._pool[block]]
+        slots = self._slots(request)
         assert EMPTY not in slots[:end], "attention over a slot that nobody wrote"
         if self._window_pool:
             seen = slice(max(0, request.num_computed_tokens - self.info.window + 1), end)

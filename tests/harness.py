@@ -76,7 +76,7 @@ def build_engine(
         observer=group,
         pin_limits=pin_limits,
         clock=cache_clock,
-        demotion=Demotion(runner.info.identity, rules),
+        demotion=Demotion(runner.info.identity, rules, has_full=runner.info.block_bytes > 0),
         window=runner.info.window,
         num_window_blocks=num_window_blocks or shape.num_window_blocks,
     )

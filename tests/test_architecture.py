@@ -17,7 +17,7 @@ ARROWS: dict[str, set[str]] = {
     "hookspecs": {"cache", "metrics_exporter", "parsing", "tiers"},
     "default_plugins": {"cache", "hookspecs", "metrics_exporter", "otel", "parsing", "prometheus", "tiers"},
     "tiers": {"config_values", "exporting"},
-    "testing": {"cache"},
+    "testing": {"cache", "tiers"},
     "otel": set(),
     "prometheus": set(),
     "exporter_thread": {"metrics_exporter"},

@@ -158,6 +158,8 @@ def test_the_report_masks_secrets_and_shows_defaults(folder: Path) -> None:
 def test_options_that_json_does_not_know_are_shown_as_text() -> None:
     assert mask("folder", Path("/there")) == "/there"
     assert mask("url", "redis://me:p@ss@host:6379/0") == "redis://***@host:6379/0"
+    assert mask("url", "redis://host/0?db=1&password=p@ss&x=2") == "redis://host/0?db=1&password=***&x=2"
+    assert mask("url", "unix:///run/valkey?Password=secret") == "unix:///run/valkey?Password=***"
     assert "object" in str(mask("anything", object()))
 
 

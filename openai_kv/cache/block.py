@@ -32,7 +32,7 @@ class Block:
 
     `window_id` is the block of the window group's pool with its part for layers that see a window only, 0: none (see
     WindowPool). `window_refs`, `window_pins`, `window_soft` count who needs that part; `window_wanted`: it was computed
-    more than once.
+    more than once; `window_tiers`: Demotion's, for this part.
     """
 
     __slots__ = (
@@ -65,6 +65,7 @@ class Block:
         "window_pins",
         "window_refs",
         "window_soft",
+        "window_tiers",
         "window_wanted",
     )
 
@@ -94,7 +95,7 @@ class Block:
         self.session_id: str | None = None
         self.in_memory = False
         self.content_key = b""
-        self.tiers = 0
+        self.tiers = self.window_tiers = 0
         self.window_wanted = False
 
     def acquire(self) -> None:

@@ -62,21 +62,35 @@ class BlockTables:
             allocation.window_ids.append(block.window_id)
 
     def slide(self, allocation: Allocation, num_tokens: int) -> None:
-        """It has computed `num_tokens`: window parts that nothing behind them sees are let go."""
+        """It has `num_tokens`: window parts that nothing behind them sees are let go, or never needed."""
+        begin, start = allocation.window_start, max(self._windows.first(num_tokens), allocation.window_start)
+        for block in self._left_behind(allocation, start):
+            self._windows.release(block, passed=True)
+        allocation.window_ids[begin:start] = [0] * (start - begin)
+        allocation.window_start = start
+
+    def num_parts_to_jump(self, allocation: Allocation, num_tokens: int) -> int:
+        """How many window parts it takes, beyond those it lets go, to go on behind `num_tokens`."""
         start = self._windows.first(num_tokens)
-        for index in range(allocation.window_start, start):
-            self._windows.release(allocation.blocks[index], passed=True)
-            allocation.window_ids[index] = 0
-        allocation.window_start = max(start, allocation.window_start)
+        left = self._left_behind(allocation, start)
+        freed = sum(block.window_refs == 1 and not block.window_pins for block in left)
+        return self._windows.end(num_tokens) - max(start, len(allocation.window_ids)) - freed
+
+    def _left_behind(self, allocation: Allocation, start: int) -> list[Block]:
+        return allocation.blocks[allocation.window_start : min(start, len(allocation.window_ids))]
 
     def replace(self, allocation: Allocation, index: int, held: Block) -> None:
         """Hold `held`, which has the same content, instead of the request's own block."""
         block = allocation.blocks[index]
         self._store.share([held])
         allocation.replace(index, held)
+        held.tiers |= block.tiers
         if allocation.window_start <= index < len(allocation.window_ids):
+            if not held.window_id:  # no tier had it either, or ours would come from there
+                held.window_tiers = block.window_tiers
             self._windows.move(block, held)
             allocation.window_ids[index] = held.window_id
+            self._store.demotion.on_part(held)
         self._store.release([block])
 
     def shrink(self, allocation: Allocation, num_tokens: int) -> None:

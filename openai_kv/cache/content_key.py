@@ -19,6 +19,11 @@ def content_key(before: bytes, tokens: TokenIds) -> bytes:
     return blake2b(before + array("q", tokens).tobytes(), digest_size=KEY_BYTES).digest()
 
 
+def window_key(key: bytes) -> bytes:
+    """Of the part of a block, by its content key, that belongs to layers which see a window only."""
+    return blake2b(key, digest_size=KEY_BYTES, person=b"window").digest()
+
+
 def content_keys(before: bytes, blocks: Sequence[TokenIds]) -> list[bytes]:
     """Of a chain of full blocks, the first of which follows `before`."""
     keys = [before]

@@ -1,7 +1,7 @@
 """KVCacheManager: what the scheduler talks to; it keeps the block tables of the running requests."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from openai_kv.cache.allocation import Allocation
@@ -150,9 +150,11 @@ class KVCacheManager:
         """Of the last whole block of `hit`, or what a first block starts from: the next block's key follows."""
         return hit.blocks[-1].content_key if hit.blocks else self.store.demotion.root(info.namespace)
 
-    def came_from(self, request_id: str, index: int, tier: int) -> None:
-        """Block `index` of the table is what tier number `tier` has, so it need not be stored there."""
-        self._tables[request_id].blocks[index].tiers |= 1 << tier
+    def came_from(self, request_id: str, index: int, tier: int, *, full: bool = True, window: bool = False) -> None:
+        """Block `index` of the table, or its part of one group, is what tier number `tier` has and need not store."""
+        block = self._tables[request_id].blocks[index]
+        block.tiers |= full << tier
+        block.window_tiers |= window << tier
 
     def settle(self, request_id: str, num_tokens: int) -> None:
         """So many tokens of the request are there, and what of them is not stored yet was not computed by it."""
@@ -167,11 +169,13 @@ class KVCacheManager:
         """For the step that is being decided, which reads them before it writes anything."""
         return self.store.demotion.take()
 
-    def forget_tiers(self) -> None:
-        """They are empty now: what is cached is not there any more."""
-        self.store.demotion.pending.clear()
-        for block in self.store.pool.blocks:
-            block.tiers = 0
+    def lose_saves(self, saves: Sequence[BlockSave]) -> None:
+        """The step that took them failed: what is still cached is not in the tiers."""
+        self.store.demotion.lose(self.store.pool.blocks, saves)
+
+    def forget_tiers(self, tiers: Collection[int]) -> None:
+        """Those of these numbers are empty now: what is cached is not there any more."""
+        self.store.demotion.forget(self.store.pool.blocks, tiers)
 
     # Growth
 
@@ -196,6 +200,23 @@ class KVCacheManager:
         """`num_tokens` are computed: what the window has left behind is let go, and stays where it is cached."""
         if self.store.windows.window:
             self._tables.slide(self._tables[request_id], num_tokens)
+
+    def first_seen(self, num_blocks: int) -> int:
+        """Which blocks' window parts a row behind so many whole blocks needs: from this one on; `num_blocks`: none."""
+        windows = self.store.windows
+        return windows.first(num_blocks * self.block_size) if windows.window else num_blocks
+
+    def jump(self, request_id: str, num_tokens: int) -> bool:
+        """`num_tokens`, whole blocks, are there without being computed: give window parts to what is seen of them.
+
+        False: there is no room for these, and nothing changed.
+        """
+        allocation, windows = self._tables[request_id], self.store.windows
+        if windows.window and self._tables.num_parts_to_jump(allocation, num_tokens) > windows.room():
+            return False
+        self.slide(request_id, num_tokens)
+        self._tables.extend_window(allocation, num_tokens)
+        return True
 
     def trim_slots(self, request_id: str, num_tokens: int) -> None:
         """Take back what `allocate_slots` gave for more than `num_tokens`, all that is computed so far."""

@@ -40,13 +40,13 @@ class BlockStore:
         num_window_blocks: int = 0,
     ) -> None:
         self.pool = BlockPool(num_blocks)
-        self.windows = WindowPool(window, num_window_blocks, block_size)
+        self.demotion = demotion or Demotion("", ())
+        self.windows = WindowPool(window, num_window_blocks, block_size, self.demotion.on_part_evict)
         self.tree = RadixTree(block_size)
         self.exact = ExactIndex(num_hidden_slots)
         self.evictor = Evictor(policy, observer)
         self.pins = Pins(self.pool, self.windows, self.tree, self._settle, clock, pin_limits or PinLimits())
         self.counters = CacheCounters()
-        self.demotion = demotion or Demotion("", ())
         self._last_use = LastUse(num_blocks)
         self._clock = clock
         self._observer = observer

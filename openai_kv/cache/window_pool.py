@@ -5,7 +5,7 @@ where the window before its end has none. Part 0 is vLLM's null block: zeros tha
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from openai_kv.cache.block import Block
 
@@ -17,15 +17,19 @@ class WindowPool:
     first; the others, least recently used first; what soft pins want. It is recency and not the configured policy:
     that says which content stays, a part is only worth something where look-ups end, and those refresh it.
 
-    A window of 0 tokens, where no layer has one, needs nothing and has nothing.
+    A window of 0 tokens, where no layer has one, needs nothing and has nothing. `on_evict` hears of cached blocks whose
+    part is about to go.
     """
 
-    def __init__(self, window: int, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self, window: int, num_blocks: int, block_size: int, on_evict: Callable[[Block], None] | None = None
+    ) -> None:
         self.window = window
         self.num_blocks = max(0, num_blocks - 1)  # that can be used
         self.num_referenced = self.num_pinned = self.num_pinned_idle = 0
         self.evictions = 0
         self._size = block_size
+        self._on_evict = on_evict
         self._free = list(range(self.num_blocks, 0, -1))
         self._passed: OrderedDict[Block, None] = OrderedDict()
         self._idle: OrderedDict[Block, None] = OrderedDict()
@@ -93,7 +97,10 @@ class WindowPool:
     def _evict(self) -> None:
         queue = self._passed or self._idle or self._protected
         self.evictions += 1
-        self._clear(next(iter(queue)))
+        block = next(iter(queue))
+        if self._on_evict is not None:
+            self._on_evict(block)
+        self._clear(block)
 
     def acquire(self, block: Block) -> None:
         assert block.window_id, f"{block} has no window part"

@@ -87,6 +87,7 @@ class Engine:
         Where nothing ran it was the oldest waiting one that could not be scheduled: it ends, or it would fail for ever.
         What ended in that very step has not been reported yet.
         """
+        self.scheduler.lose_saves()
         unreported = list(self.scheduler.ended)
         failed = list(self.scheduler.running) or list(self.scheduler.waiting)[:1]
         for request in failed:

@@ -36,6 +36,11 @@ class LayerGroups:
     def num_windowed(self) -> int:
         return sum(self.windowed)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Each layer's group; empty where there is one only."""
+        return tuple("window" if own else "full" for own in self.windowed) if self.window else ()
+
     def full(self, layers: Sequence[T]) -> list[T]:
         """Of something for each layer, what is of those that keep everything."""
         return list(compress(layers, (not own for own in self.windowed)))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from openai_kv import __version__
+from openai_kv.model_runner import block_transfer
 from openai_kv.model_runner.activations import DryStep, step_bytes
 from openai_kv.model_runner.attention.backend import AttentionBackend
 from openai_kv.model_runner.attention.cpu import CpuBackend
@@ -137,11 +138,9 @@ class ModelRunner:
     @torch.inference_mode()
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         """Saves, copies, loads, the rows' forward pass, then what each request wants: a token, its part of a vector."""
-        saved = self.kv_pool.read_blocks([save.block_id for save in scheduled.saves])
+        saved = block_transfer.read(scheduled.saves, self.kv_pool, self.window_pool)
         self._copy(scheduled.copies)
-        self.kv_pool.write_blocks(
-            [load.block_id for load in scheduled.loads], [load.payload for load in scheduled.loads]
-        )
+        block_transfer.write(scheduled.loads, self.kv_pool, self.window_pool)
         rows = self._read_slots(scheduled.requests)
         running = sorted((request for request in scheduled.requests if request.token_ids), key=_leading_blocks)
         if not running:
@@ -295,7 +294,7 @@ def _info(
         attention_backend=backend.name,
         block_bytes=shares.full_bytes,
         fingerprint=fingerprint(model.model, (dtype, kv_dtype, backend.name, __version__)),
-        identity=identity(model.model, (dtype, kv_dtype, settings.quantization, str(pool.block_size))),
+        identity=identity(model.model, (dtype, kv_dtype, settings.quantization, str(pool.block_size), *groups.names)),
         window=groups.window,
         num_window_layers=groups.num_windowed,
         window_block_bytes=shares.window_bytes,

@@ -1,4 +1,4 @@
-"""For authors of eviction policies: `check_policy(MyPolicy)` in a test, or `PolicyConformance` as its base class."""
+"""For authors of plugins: `check_policy(MyPolicy)`, `check_tier(MyTier)` in a test, or classes to be its base."""
 
 from openai_kv.testing.conformance import (
     PolicyConformance,
@@ -10,6 +10,7 @@ from openai_kv.testing.conformance import (
     check_policy,
 )
 from openai_kv.testing.flat import DecisionCost
+from openai_kv.testing.tier_conformance import TierConformance, TierFailure, check_tier
 from openai_kv.testing.watch import PolicyFailure
 
 __all__ = [
@@ -17,9 +18,12 @@ __all__ = [
     "PolicyConformance",
     "PolicyFailure",
     "PolicyReport",
+    "TierConformance",
+    "TierFailure",
     "check_cost",
     "check_determinism",
     "check_lives",
     "check_memory",
     "check_policy",
+    "check_tier",
 ]

@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from openai_kv.tiers.tier import CacheTier, TierInfo, TierUsage
 logger = logging.getLogger(__name__)
 PART = ".part"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+OURS = re.compile("[0-9a-f]{2}|[0-9a-f]{16}")  # folders: of keys that begin alike, in one for each identity
+FEW_UNREADABLE = 3  # records in a row: more of them are no longer the records' fault
 
 
 @dataclass(slots=True)
@@ -29,18 +32,20 @@ class DiskTier(CacheTier):
     """At most `max_bytes` in the folder `path`; the least recently used goes, also among what earlier runs left there.
 
     A record is written to a file of another name and then renamed, without waiting for the disk: after a crash of the
-    process it is whole or not there, after one of the machine its checksum tells. One process a folder.
+    process it is whole or not there, after one of the machine its checksum tells. One process a folder, but models may
+    follow each other in it: they share `max_bytes`. A file that can't be read is a damaged record.
     """
 
     name = "disk"
     location = "disk"
 
-    def __init__(self, path: str = "~/.cache/openai-kv/blocks", max_bytes: Size = 10 * 2**30) -> None:
+    def __init__(self, path: str, max_bytes: Size = 10 * 2**30) -> None:
         """Raises ConfigError for a folder that can't be written."""
         self._folder = Path(path).expanduser()
         self._max_bytes = max_bytes
         self._files: OrderedDict[str, _File] = OrderedDict()
-        self._num_bytes = 0
+        self._num_bytes = self._num_unreadable = 0
+        self._identity = ""
         self._seconds_unused = float("inf")
         self._clock: Callable[[], float] = time.time
         if max_bytes <= 0:
@@ -54,48 +59,57 @@ class DiskTier(CacheTier):
 
     def start(self, info: TierInfo) -> None:
         """Take over what an earlier run left, oldest first; O(files)."""
-        self._seconds_unused = info.seconds_unused
+        self._identity, self._seconds_unused = info.identity[:16], info.seconds_unused
         self._files.clear()
-        found = sorted(self._scan(), key=lambda entry: entry[1].used)
+        found = sorted(self._scan(self._folder), key=lambda entry: entry[1].used)
         self._files.update(found)
         self._num_bytes = sum(file.size for file in self._files.values())
         self._make_room(0)
         logger.info("disk tier: %d records, %d bytes in %s", len(self._files), self._num_bytes, self._folder)
 
-    def _scan(self) -> Iterator[tuple[str, _File]]:
-        """Only in folders that are named as ours: others, like `lost+found`, need not be readable."""
-        ours = (folder for folder in os.scandir(self._folder) if len(folder.name) == 2 and folder.is_dir())
-        for entry in (entry for folder in ours for entry in os.scandir(folder)):
-            if entry.name.endswith(PART):
-                Path(entry.path).unlink(missing_ok=True)  # of a write that never ended
-            elif len(entry.name) == 64:
+    def _scan(self, folder: Path) -> Iterator[tuple[str, _File]]:
+        """Of all identities; only in folders named as ours: others, like `lost+found`, need not be readable."""
+        for entry in os.scandir(folder):
+            path = Path(entry.path)
+            if OURS.fullmatch(entry.name) and entry.is_dir():
+                yield from self._scan(path)
+            elif folder != self._folder and entry.name.endswith(PART):
+                path.unlink(missing_ok=True)  # of a write that never ended
+            elif folder != self._folder and len(entry.name) == 64:
                 status = entry.stat()
-                yield entry.name, _File(_on_disk(status.st_size), status.st_mtime)
+                yield str(path.relative_to(self._folder)), _File(_on_disk(status.st_size), status.st_mtime)
 
     def contains(self, keys: Sequence[bytes]) -> Sequence[bool]:
         self._expire()
-        return [key.hex() in self._files for key in keys]
+        return [self._name(key) in self._files for key in keys]
 
     def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         self._expire()
-        found = [self._read(key.hex()) for key in keys]
+        found = [self._read(self._name(key)) for key in keys]
         for key in reversed(keys):  # so that of a chain the deepest goes first
-            self._use(key.hex())
+            self._use(self._name(key))
         return found
 
     def _read(self, name: str) -> bytes | None:
         if name not in self._files:
             return None
         try:
-            return self._path(name).read_bytes()
+            data = self._path(name).read_bytes()
         except FileNotFoundError:  # somebody tidied up
             self._forget(name)
             return None
+        except OSError:
+            self._num_unreadable += 1
+            if self._num_unreadable > FEW_UNREADABLE:
+                raise
+            return b""  # no record, as whoever reads it will find, count and tell
+        self._num_unreadable = 0
+        return data
 
     def put(self, records: Mapping[bytes, bytes]) -> None:
         """Raises TierFullError when the disk has no room for them; then some of the oldest are gone."""
         for key, data in records.items():
-            name = key.hex()
+            name = self._name(key)
             if name in self._files:
                 self._use(name)
                 continue
@@ -104,7 +118,7 @@ class DiskTier(CacheTier):
 
     def _write(self, name: str, data: bytes) -> None:
         path = self._path(name)
-        part = path.with_name(name + PART)
+        part = path.with_name(path.name + PART)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # the whole folder may be gone
             part.write_bytes(data)
@@ -121,17 +135,21 @@ class DiskTier(CacheTier):
 
     def remove(self, keys: Sequence[bytes]) -> None:
         for key in keys:
-            self._drop(key.hex())
+            self._drop(self._name(key))
 
     def clear(self) -> None:
-        for name in [*self._files]:
+        for name in [name for name in self._files if name.startswith(f"{self._identity}/")]:
             self._drop(name)
 
     def usage(self) -> TierUsage:
         return TierUsage(len(self._files), self._num_bytes, self._max_bytes)
 
+    def _name(self, key: bytes) -> str:
+        name = key.hex()
+        return f"{self._identity}/{name[:2]}/{name}"
+
     def _path(self, name: str) -> Path:
-        return self._folder / name[:2] / name
+        return self._folder / name
 
     def _use(self, name: str) -> None:
         if name in self._files:
@@ -158,8 +176,8 @@ class DiskTier(CacheTier):
 
     def _drop(self, name: str) -> None:
         if name in self._files:
-            self._forget(name)
             self._path(name).unlink(missing_ok=True)
+            self._forget(name)  # only now: what can't be removed still takes its bytes
 
     def _forget(self, name: str) -> None:
         self._num_bytes -= self._files.pop(name).size

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -48,7 +48,7 @@ class TierThread:
     ) -> None:
         self.tier = tier
         self.usage = TierUsage()
-        self.problems: Counter[str] = Counter()
+        self._problems: defaultdict[int, Counter[str]] = defaultdict(Counter)  # each thread counts its own
         self._info = info
         self._clock = clock
         self._write_bytes = write_bytes
@@ -105,8 +105,13 @@ class TierThread:
         if self._thread is not None and self._thread.is_alive():
             logger.warning("cache tier %s is not waited for; what it had yet to store is lost", self.tier.name)
 
+    @property
+    def problems(self) -> Counter[str]:
+        return sum((count.copy() for count in [*self._problems.values()]), Counter())
+
     def count(self, problem: str, number: int, why: object = "") -> None:
-        before, self.problems[problem] = self.problems[problem], self.problems[problem] + number
+        before = self.problems[problem]
+        self._problems[threading.get_ident()][problem] += number
         if worth_a_line(before, before + number):
             logger.warning("cache tier %s: %s, %d so far; %s", self.tier.name, problem, before + number, why)
 

@@ -1,7 +1,7 @@
 """Tiers: all cache tiers as the engine sees them. Nothing here waits for one."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from functools import partial
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from openai_kv.metrics import TierStats, TransferStats
 from openai_kv.outputs import BlockSave
 from openai_kv.tiers.codec import decode, encode
 from openai_kv.tiers.estimates import LoadSpeed
-from openai_kv.tiers.fetch import Answer, Arrival, Fetch, Payload
+from openai_kv.tiers.fetch import Answer, Arrival, Fetch, Loaded, Payload, RecordKey
 from openai_kv.tiers.tier import CacheTier
 from openai_kv.tiers.tier_thread import Job, TierThread
 
@@ -29,6 +29,7 @@ class TierObserver(Protocol):
 class Tiers:
     """Blocks of `block_bytes` go to tiers, by their numbers, and come back into a Fetch.
 
+    Where some layers see a window only, their part of a block, of `window_block_bytes`, is a record of its own.
     `wake` is called in a tier's thread when there is news in a Fetch's inbox.
     """
 
@@ -37,15 +38,17 @@ class Tiers:
         threads: Sequence[TierThread] = (),
         *,
         block_bytes: int = 1,
+        window_block_bytes: int = 0,
         observer: TierObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.threads = tuple(threads)
         self.wake: Callable[[], None] = lambda: None
         self.speeds = [LoadSpeed() for _ in threads]
-        self.max_batch = max(1, CALL_BYTES // block_bytes)
-        self.max_in_flight = max(BATCH, READ_BYTES // block_bytes)
-        self._block_bytes = block_bytes
+        self.max_batch = max(1, CALL_BYTES // (block_bytes + window_block_bytes))
+        self.max_in_flight = max(BATCH, READ_BYTES // (block_bytes + window_block_bytes))
+        self.has_full = block_bytes > 0
+        self._bytes = {False: block_bytes, True: window_block_bytes}
         self._observer = observer
         self._clock = clock
         self._moved: list[dict[str, int]] = [{"demote": 0, "promote": 0} for _ in threads]
@@ -84,17 +87,18 @@ class Tiers:
         return not any(self.threads[number].is_available for number in fetch.looking)
 
     def _look_up(self, number: int, fetch: Fetch, tier: CacheTier) -> None:
+        keys = fetch.all_keys
         if fetch.cancelled:
             self._answer(number, fetch, ())
             return
         begin = self._clock()
-        known = tuple(tier.contains(fetch.keys))
+        known = tuple(tier.contains(keys))
         self.speeds[number].look_up.add(self._clock() - begin)
-        self.speeds[number].found.add(sum(map(bool, known[: len(fetch.keys)])) / len(fetch.keys))
-        self._answer(number, fetch, known)
+        self.speeds[number].found.add(sum(map(bool, known[: len(keys)])) / len(keys))
+        self._answer(number, fetch, known if len(known) == len(keys) else ())
 
     def _answer(self, number: int, fetch: Fetch, known: Sequence[bool]) -> None:
-        fetch.inbox.append(Answer(number, known if len(known) == len(fetch.keys) else ()))
+        fetch.inbox.append(Answer(number, known))
         self.wake()
 
     # Promotion
@@ -106,7 +110,7 @@ class Tiers:
     def load(self, fetch: Fetch, room: int) -> int:
         """Ask for up to `room` more blocks, from the back, of one tier at a time; how many it were."""
         before = fetch.asked
-        while room > 0 and fetch.asked > max(fetch.start, fetch.front) and not fetch.broken:
+        while room > 0 and fetch.asked > fetch.floor and not fetch.broken:
             first = self._run_start(fetch, room)
             number, last = fetch.source[first - fetch.start], fetch.asked
             fetch.asked = first
@@ -115,14 +119,14 @@ class Tiers:
         return before - fetch.asked
 
     def _run_start(self, fetch: Fetch, most: int) -> int:
-        first, lowest = fetch.asked - 1, max(fetch.start, fetch.front, fetch.asked - most)
+        first, lowest = fetch.asked - 1, max(fetch.floor, fetch.asked - most)
         tier = fetch.source[first - fetch.start]
         while first > lowest and fetch.source[first - 1 - fetch.start] == tier:
             first -= 1
         return first
 
     def _job(self, number: int, fetch: Fetch, first: int, last: int) -> Job:
-        give_up = partial(self._arrive, number, fetch, first, [None] * (last - first))
+        give_up = partial(self._arrive, fetch, first, [None] * (last - first))
         return Job(partial(self._load, number, fetch, first, last), give_up)
 
     def _load(self, number: int, fetch: Fetch, first: int, last: int, tier: CacheTier) -> None:
@@ -136,7 +140,7 @@ class Tiers:
         if known:
             begin = max(begin, fetch.front)
         if begin >= last or (known and (fetch.cancelled or fetch.broken)):
-            self._arrive(number, fetch, first, [None] * (last - first))
+            self._arrive(fetch, first, [None] * (last - first))
             return
         if begin > first:
             self.threads[number].read(self._job(number, fetch, first, begin), goes_on=True)
@@ -144,27 +148,38 @@ class Tiers:
 
     def _call(self, number: int, fetch: Fetch, first: int, last: int, tier: CacheTier) -> None:
         begin = self._clock()
-        keys = [fetch.key(index) for index in range(first, last)]
-        found = zip(range(first, last), tier.get(keys), strict=True)  # too few or too many: an error of the tier's
-        payloads = [self._decode(number, fetch, index, record) for index, record in found]
+        keys = [record.key for index in range(first, last) for record in fetch.records(index)]
+        found = dict(zip(keys, tier.get(keys), strict=True))  # too few or too many: an error of the tier's
+        blocks = [self._read(number, fetch, index, found) for index in range(first, last)]
+        whole = [block for block in blocks if block is not None]
         seconds = self._clock() - begin
-        if None not in payloads:
-            self.speeds[number].observe(last - first, seconds, begin)
-        self._report(number, "promote", sum(payload is not None for payload in payloads), seconds)
-        self._arrive(number, fetch, first, payloads)
+        if len(whole) == len(blocks):
+            self.speeds[number].observe(len(blocks), seconds, begin)
+        payloads = [part for block in whole for part in (block.full, block.window) if part is not None]
+        self._report(number, "promote", payloads, seconds)
+        self._arrive(fetch, first, blocks)
 
-    def _decode(self, number: int, fetch: Fetch, index: int, record: bytes | None) -> Payload | None:
-        if record is None:
+    def _read(self, number: int, fetch: Fetch, index: int, found: Mapping[bytes, bytes | None]) -> Loaded | None:
+        parts: dict[bool, Payload] = {}
+        for record in fetch.records(index):
+            payload = self._decode(number, record, fetch.tokens(index), found[record.key])
+            if payload is None:
+                return None
+            parts[record.windowed] = payload
+        return Loaded(index, number, parts.get(False), parts.get(True))
+
+    def _decode(self, number: int, record: RecordKey, tokens: Sequence[int], data: bytes | None) -> Payload | None:
+        if data is None:
             return None
         try:
-            return decode(record, fetch.key(index), fetch.tokens(index), self._block_bytes)
+            return decode(data, record.key, tokens, self._bytes[record.windowed])
         except CorruptRecordError as error:
             self.threads[number].count("corrupt", 1, error)
-            self.threads[number].tier.remove([fetch.key(index)])
+            self.threads[number].tier.remove([record.key])
             return None
 
-    def _arrive(self, number: int, fetch: Fetch, first: int, payloads: Sequence[Payload | None]) -> None:
-        fetch.inbox.append(Arrival(number, first, payloads, self._clock()))
+    def _arrive(self, fetch: Fetch, first: int, blocks: Sequence[Loaded | None]) -> None:
+        fetch.inbox.append(Arrival(first, blocks, self._clock()))
         self.wake()
 
     # Demotion
@@ -184,19 +199,18 @@ class Tiers:
         begin = self._clock()
         records = {save.key: encode(save.key, save.token_ids, payload) for save, payload in batch}
         tier.put(records)
-        self._report(number, "demote", len(records), self._clock() - begin)
+        self._report(number, "demote", [payload for _, payload in batch], self._clock() - begin)
 
     # The whole
 
-    def _report(self, number: int, direction: str, num_blocks: int, seconds: float) -> None:
-        if not num_blocks:
+    def _report(self, number: int, direction: str, payloads: Sequence[Sized], seconds: float) -> None:
+        if not payloads:
             return
-        self._moved[number][direction] += num_blocks
+        self._moved[number][direction] += len(payloads)
         if self._observer is not None:
             location = self.threads[number].tier.location
-            self._observer.on_transfer(
-                TransferStats(location, direction, num_blocks, num_blocks * self._block_bytes, seconds)
-            )
+            num_bytes = sum(map(len, payloads))
+            self._observer.on_transfer(TransferStats(location, direction, len(payloads), num_bytes, seconds))
 
     def clear(self, locations: Collection[str]) -> None:
         """Forget all blocks of these tiers; none is found from now on."""

@@ -8,6 +8,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from openai_kv.cache.content_key import content_keys, root_content_key, window_key
+from openai_kv.cache.demotion import Demotion, DemotionRule
 from openai_kv.cache.hit import CacheHit, HitKind
 from openai_kv.cache.manager import KVCacheManager
 from openai_kv.cache.pin import Pin, PinLimits
@@ -101,8 +103,8 @@ class Memory:
         }
         self.slots.update(moved)
 
-    def compute(self, sequence: Sequence, table: list[int], end: int) -> None:
-        for position in range(sequence.computed, end):
+    def compute(self, sequence: Sequence, table: list[int], end: int, start: int = 0) -> None:
+        for position in range(max(start, sequence.computed), end):
             place = (table[position // self.block_size], position % self.block_size)
             self.slots[place] = sequence.prefix(position + 1)
 
@@ -156,6 +158,7 @@ class CacheMachine(RuleBasedStateMachine):
             num_hidden_slots=num_slots,
             clock=lambda: self.now,
             pin_limits=PinLimits(max_pins=2),
+            demotion=Demotion("model", [DemotionRule("write-through"), DemotionRule("write-back")]),
             window=window,
             num_window_blocks=num_parts + 1 if window else 0,
         )
@@ -166,6 +169,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.dropped = False
         self.stored: set[tuple[str, tuple[int, ...]]] = set()
         self.exact: set[tuple[str, tuple[int, ...]]] = set()
+        self.named: dict[bytes, Prefix] = {}  # what a tier has under a key
         self.count = 0
 
     # Admission
@@ -261,16 +265,17 @@ class CacheMachine(RuleBasedStateMachine):
     def step(self, chunk: int) -> None:
         """All copies, then every request computes up to `chunk` tokens and caches its full blocks."""
         ends = [self._scheduled(sequence, chunk) for sequence in self.running]
-        copies = [copy for sequence in self.running for copy in sequence.copies]
-        self.memory.copy(copies)
-        if self.window:
-            self.window_memory.copy(BlockCopy(c.window_source, c.window_target, c.num_tokens) for c in copies)
+        self._save_and_copy()
         for sequence, end in zip(self.running, ends, strict=True):
-            self.memory.compute(sequence, self.manager.block_ids(sequence.info.request_id), end)
+            table = self.manager.block_ids(sequence.info.request_id)
+            assert self.memory.holds(table, sequence, sequence.computed)
+            self.memory.compute(sequence, table, end)
             if self.window:
                 table = self.manager.window_block_ids(sequence.info.request_id)
+                seen = self._first_seen(sequence.computed)
+                assert self.window_memory.holds(table, sequence, sequence.computed, seen)
                 self.window_memory.compute(sequence, table, end)
-            sequence.copies, sequence.computed = (), end
+            sequence.computed = end
         for sequence in self.running:
             whole = sequence.computed == sequence.info.num_prompt_tokens
             self._cache(sequence, with_tail=whole)
@@ -279,6 +284,42 @@ class CacheMachine(RuleBasedStateMachine):
             if sequence.slot is not None and sequence.computed >= sequence.info.num_prompt_tokens:
                 self._store_exact(sequence, sequence.slot)
             self.manager.slide(sequence.info.request_id, sequence.computed)
+
+    def _save_and_copy(self) -> None:
+        """What a step begins with. Whatever is saved is what its key says."""
+        for save in self.manager.take_saves():
+            memory, prefix = self.window_memory if save.windowed else self.memory, self.named[save.key]
+            held = [memory.slots[save.block_id, offset] for offset in range(self.size)]
+            assert held == [prefix[: len(prefix) - back] for back in reversed(range(self.size))]
+            assert prefix[-self.size :] == save.token_ids
+        copies = [copy for sequence in self.running for copy in sequence.copies]
+        self.memory.copy(copies)
+        if self.window:
+            self.window_memory.copy(BlockCopy(c.window_source, c.window_target, c.num_tokens) for c in copies)
+        for sequence in self.running:
+            sequence.copies = ()
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def promote(self, data: st.DataObject) -> None:
+        """A tier has what follows in whole blocks, and of the window group what is seen from their end."""
+        sequence = data.draw(st.sampled_from(self.running))
+        first, last = sequence.computed // self.size + 1, (len(sequence.tokens) - 1) // self.size
+        if first > last:
+            return
+        request_id, num_blocks = sequence.info.request_id, data.draw(st.integers(first, last))
+        before, end = self.manager.stats(), num_blocks * self.size
+        if not self.manager.jump(request_id, end):
+            assert self.manager.stats() == before
+            return
+        self._save_and_copy()
+        self.memory.compute(sequence, self.manager.block_ids(request_id), end)
+        if self.window:
+            seen = self.manager.first_seen(num_blocks) * self.size
+            self.window_memory.compute(sequence, self.manager.window_block_ids(request_id), end, seen)
+        self.dropped = self.dropped or self.window > 0  # there are holes now
+        sequence.computed = end
+        self._cache(sequence, with_tail=False)
 
     def _scheduled(self, sequence: Sequence, chunk: int) -> int:
         """How far it can compute: no further than it has, where the window group has no room."""
@@ -311,12 +352,19 @@ class CacheMachine(RuleBasedStateMachine):
         if sequence.copies:
             return
         computed = tuple(sequence.tokens[: sequence.computed])
+        self._name(sequence.info.namespace, computed)
         self.manager.cache_blocks(sequence.info.request_id, computed, with_tail=with_tail)
         if not sequence.stale:
             end = sequence.info.retention.num_stored(len(computed))
             lost = self.window > 0 and end < len(computed)  # the window has left the last block before it was cached
             end = end if with_tail and not lost else end // self.size * self.size
             self.stored.add((sequence.info.namespace, computed[:end]))
+
+    def _name(self, namespace: str, text: tuple[int, ...]) -> None:
+        ends = range(self.size, len(text) + 1, self.size)
+        keys = content_keys(root_content_key("model", namespace), [text[end - self.size : end] for end in ends])
+        for key, end in zip(keys, ends, strict=True):
+            self.named[key] = self.named[window_key(key)] = (namespace, *text[:end])
 
     @rule(mass=st.dictionaries(st.integers(0, 5), st.floats(0, 4)))
     def attend(self, mass: dict[int, float]) -> None:

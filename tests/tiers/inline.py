@@ -79,9 +79,13 @@ class Machine:
 
     def __post_init__(self) -> None:
         self.runner: FakeModelRunner = fake_runner(self.shape, **self.info)
+        info = self.runner.info
         self.threads = [self.make_thread(tier, INFO) for tier in self.tiers]
         self.engine: Engine = build_engine(
-            self.runner, self.shape, tiers=Tiers(self.threads, block_bytes=1024), rules=self.rules
+            self.runner,
+            self.shape,
+            tiers=Tiers(self.threads, block_bytes=info.block_bytes, window_block_bytes=info.window_block_bytes),
+            rules=self.rules,
         )
         self.engine.scheduler._promotion.speed = FixedSpeed(self.seconds_a_token, self.seconds_a_token)
         self.run = Run(self.engine)

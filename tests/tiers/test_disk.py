@@ -33,6 +33,10 @@ def started(folder: Path, max_bytes: int = 2**30) -> DiskTier:
     return tier
 
 
+def path_of(tier: DiskTier, number: int) -> Path:
+    return tier._path(tier._name(key(number)))
+
+
 def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
@@ -41,7 +45,7 @@ def test_a_restart_finds_everything_in_the_same_order(tmp_path: Path) -> None:
     first = started(tmp_path)
     for number in range(5):
         first.put({key(number): record(number)})
-        os.utime(first._path(key(number).hex()), (time.time() - 100 + number,) * 2)
+        os.utime(path_of(first, number), (time.time() - 100 + number,) * 2)
     first.get([key(0)])
     again = started(tmp_path, 3 * 102400)
     assert again.contains([key(number) for number in range(5)]) == [True, False, False, True, True]
@@ -52,7 +56,7 @@ def test_a_restart_finds_everything_in_the_same_order(tmp_path: Path) -> None:
 def test_what_expired_while_nobody_ran_is_gone(tmp_path: Path) -> None:
     tier = started(tmp_path)
     tier.put({key(0): record(0), key(1): record(1)})
-    os.utime(tier._path(key(0).hex()), (time.time() - 90000,) * 2)
+    os.utime(path_of(tier, 0), (time.time() - 90000,) * 2)
     assert started(tmp_path).contains([key(0), key(1)]) == [False, True]
 
 
@@ -105,6 +109,53 @@ def test_a_truncated_file_is_no_record(tmp_path: Path) -> None:
     assert found is not None
     with pytest.raises(CorruptRecordError):
         decode(found, key(7), (7,), SIZE)
+
+
+def test_models_in_one_folder_share_its_bytes_and_nothing_else(tmp_path: Path) -> None:
+    other = DiskTier(str(tmp_path), 3 * 102400)
+    other.start(TierInfo("cd" * 32, 4000, 86400.0))
+    other.put({key(0): record(0), key(1): record(1)})
+    tier = started(tmp_path, 3 * 102400)
+    assert tier.contains([key(0)]) == [False]
+    assert tier.usage().records == 2
+    tier.put({key(0): record(2), key(3): record(3)})
+    assert tier.usage().records == 3, "the other's oldest made room"
+    tier.clear()
+    assert tier.usage().records == 1 and tier.contains([key(0), key(3)]) == [False, False]
+    other.start(TierInfo("cd" * 32, 4000, 86400.0))
+    assert other.get([key(0), key(1)]) == [None, record(1)]
+
+
+def unreadable(self: Path) -> bytes:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_file_that_cannot_be_read_is_a_damaged_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = started(tmp_path)
+    tier.put({key(number): record(number) for number in range(5)})
+    for number in range(4):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", unreadable)
+            assert tier.get([key(0)]) == [b""]
+        assert tier.get([key(number)]) == [record(number)], "the others are there"
+    monkeypatch.setattr(Path, "read_bytes", unreadable)
+    with pytest.raises(OSError, match="Input/output"):
+        tier.get([key(number) for number in range(5)])
+
+
+def test_what_cannot_be_removed_still_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(self: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    tier = started(tmp_path)
+    tier.put({key(0): record(0)})
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", stuck)
+        with pytest.raises(OSError, match="Input/output"):
+            tier.remove([key(0)])
+    assert tier.usage().records == 1 and len(files(tmp_path)) == 1
+    tier.remove([key(0)])
+    assert tier.usage().num_bytes == 0 and not files(tmp_path)
 
 
 def test_a_full_disk_costs_the_oldest_and_leaves_nothing_half_written(

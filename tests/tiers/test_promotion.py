@@ -17,7 +17,7 @@ from openai_kv.tiers.tier import CacheTier, TierInfo
 from openai_kv.tiers.tier_thread import TierThread
 from tests.fakes import expected_output
 from tests.harness import Shape, make_request
-from tests.tiers.inline import InlineThread, Machine, disk
+from tests.tiers.inline import SHAPE, InlineThread, Machine, disk
 
 PROMPT = list(range(1, 43))  # ten blocks and two tokens
 OTHERS = [[100 + number] * 60 for number in range(4)]
@@ -328,3 +328,69 @@ def test_crowds_in_a_small_pool_get_the_right_answers(tmp_path: Path, seed: int)
     assert stats.eviction_count > 50
     assert stats.promoted_tokens or make is TierThread  # a real thread may lose every race against a model of no cost
     assert not any(tier.problems for tier in stats.tiers)
+
+
+def fail(machine: Machine, number: int) -> None:
+    """The `number`-th step from now raises; its requests end, as the engine's thread sees to."""
+    machine.runner.fail_at = [machine.engine.scheduler._step + number]
+    asked = request()
+    machine.run.add(asked)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        machine.run.until_idle()
+    machine.run.take(machine.engine.fail_running())
+    machine.run.until_idle()
+    machine.runner.fail_at = ()
+
+
+@pytest.mark.parametrize("windows", [0, 40])
+def test_what_a_failed_step_was_to_store_is_stored_at_its_next_hit(windows: int) -> None:
+    shape = replace(SHAPE, num_window_blocks=windows)
+    info = {"window": 10, "num_window_layers": 1, "window_block_bytes": 512} if windows else {}
+    tier = HostTier(2**20)
+    machine = Machine([tier], shape=shape, info=info)
+    fail(machine, 2)
+    assert tier.usage().records == 0
+    assert answer(machine, request()) == 2, "it is cached"
+    assert tier.usage().records == (2 * 10 if windows else 10) + (2 if windows else 1)
+
+
+def test_a_reset_of_one_tier_leaves_the_others_what_they_have(tmp_path: Path) -> None:
+    rules = [DemotionRule("write-through")] * 2
+    machine = Machine([HostTier(2**20), disk(tmp_path)], rules)
+    answer(machine, request(max_tokens=1))
+    machine.engine.reset_cache(tiers=("disk",))
+    answer(machine, request([*PROMPT, 9], max_tokens=1))
+    stored = {tier.name: (tier.demoted_blocks, tier.blocks) for tier in machine.engine.stats().cache.tiers}
+    assert stored == {"host": (10, 10), "disk": (20, 10)}
+
+
+def test_who_goes_first_in_the_queue_gets_the_blocks_for_both(tmp_path: Path) -> None:
+    answer(Machine([disk(tmp_path)]), request(max_tokens=1))
+    machine = Machine([disk(tmp_path)], shape=replace(SHAPE, max_num_seqs=1), seconds_a_token=1e3)
+    machine.thread.held = True
+    last, first = request([*PROMPT[:40], 5, 5], 1, priority=1), request(max_tokens=1)
+    machine.run.add(last, first)
+    for _ in range(3):
+        machine.run.step()
+    promises = machine.engine.scheduler._promotion._promises
+    assert [promises[each.request_id].is_follower for each in (first, last)] == [False, True]
+    machine.thread.release()
+    machine.run.until_idle()
+    assert machine.run.last(first).promoted_tokens == {"disk": 40}
+    assert machine.run.last(last).promoted_tokens == {} and machine.run.last(last).cached_tokens == 40
+
+
+def test_two_that_wait_for_the_same_blocks_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """The first of them is no longer there when its answer comes."""
+    answer(Machine([disk(tmp_path)]), request(max_tokens=1))
+    machine = Machine([disk(tmp_path)], seconds_a_token=1e3)
+    machine.thread.held = True
+    crowd = [request([*PROMPT[:40], number], 1) for number in range(3)]
+    machine.run.add(*crowd)
+    machine.run.step()
+    machine.run.take(machine.engine.abort(crowd[0].request_id))
+    for _ in range(4):
+        machine.run.step()
+    machine.thread.release()
+    machine.run.until_idle()
+    assert [machine.run.last(each).cached_tokens for each in crowd[1:]] == [40, 40]

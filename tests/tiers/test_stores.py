@@ -1,7 +1,6 @@
-"""Every built-in tier, and the example of one, keeps the contract; what only one of them can do is in its own file."""
+"""What bounded tiers drop, and what is refused. That tiers keep the contract is in testing/test_tier_conformance.py."""
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,33 +11,10 @@ from openai_kv.tiers.disk import DiskTier
 from openai_kv.tiers.host import HostTier
 from openai_kv.tiers.tier import CacheTier, TierInfo
 from openai_kv.tiers.valkey import ValkeyTier
-from tests.tiers.servers import run_server
 
 INFO = TierInfo("ab" * 32, 4000, 86400.0)
 PLUGINS = Path(__file__).parents[2] / "plugins"
 KEYS = [bytes([number]) * 32 for number in range(8)]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with run_server(tmp_path_factory.mktemp("valkey")) as url:
-        yield url
-
-
-@pytest.fixture(params=["host", "disk", "valkey", "sqlite"])
-def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CacheTier]:
-    made: CacheTier
-    if request.param == "valkey":
-        made = ValkeyTier(request.getfixturevalue("server"))
-    elif request.param == "sqlite":
-        options = {"sqlite": {"path": str(tmp_path / "blocks.sqlite"), "max_records": 5}}
-        (made,) = load_plugins(str(PLUGINS)).create_tiers(["sqlite"], options)
-    else:
-        made = HostTier(5 * 4096) if request.param == "host" else DiskTier(str(tmp_path / "blocks"), 5 * 4096)
-    made.start(INFO)
-    yield made
-    made.clear()
-    made.close()
 
 
 def record(number: int) -> bytes:
@@ -52,29 +28,6 @@ def put(tier: CacheTier, *numbers: int) -> None:
 
 def found(tier: CacheTier) -> list[int]:
     return [number for number, known in enumerate(tier.contains(KEYS)) if known]
-
-
-def test_records_come_back(tier: CacheTier) -> None:
-    tier.put({KEYS[0]: record(0), KEYS[1]: record(1)})
-    assert tier.get([KEYS[1], KEYS[2], KEYS[0]]) == [record(1), None, record(0)]
-    assert found(tier) == [0, 1]
-
-
-def test_what_is_removed_or_cleared_is_gone(tier: CacheTier) -> None:
-    put(tier, 0, 1, 2)
-    tier.remove([KEYS[1], KEYS[5]])
-    tier.remove([])
-    assert found(tier) == [0, 2]
-    tier.clear()
-    assert found(tier) == []
-    put(tier, 3)
-    assert found(tier) == [3]
-
-
-def test_putting_again_changes_nothing(tier: CacheTier) -> None:
-    put(tier, 0, 0)
-    assert tier.get([KEYS[0]]) == [record(0)]
-    assert tier.usage().records in (1, None)
 
 
 @pytest.fixture(params=["host", "disk"])
@@ -92,6 +45,12 @@ def test_the_least_recently_used_goes(bounded: CacheTier) -> None:
     assert found(bounded) == [0, 1, 4, 5, 6]
     usage = bounded.usage()
     assert (usage.records, usage.num_bytes, usage.max_bytes) == (5, 5 * 4096, 5 * 4096)
+
+
+def test_putting_again_changes_nothing(bounded: CacheTier) -> None:
+    put(bounded, 0, 0)
+    assert bounded.get([KEYS[0]]) == [record(0)]
+    assert bounded.usage().records == 1
 
 
 def test_of_a_chain_the_deepest_goes_first(bounded: CacheTier) -> None:

@@ -178,3 +178,14 @@ def test_close_is_the_last_call() -> None:
     thread.write(Job(put))
     thread.close(20)
     assert calls == ["usage", "close"]
+
+
+def test_what_two_threads_count_adds_up() -> None:
+    thread = InlineThread(HostTier(2**20), INFO)
+    thread.count("dropped", 2)
+    other = threading.Thread(target=thread.count, args=("dropped", 3))
+    other.start()
+    other.join()
+    thread.count("error", 1)
+    assert thread.problems == {"dropped": 5, "error": 1}
+    assert len(thread._problems) == 2, "none writes what the other does"
