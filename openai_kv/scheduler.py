@@ -136,8 +136,9 @@ class Scheduler:
         """Take what has arrived from the tiers for a running request, and go on behind it where it closes the gap."""
         loaded = self._promotion.take(request)
         if loaded:
-            table = self.manager.block_ids(request.request_id)
-            plan.load(request, [BlockLoad(table[each.index], each.payload) for each in loaded])
+            table, size = self.manager.block_ids(request.request_id), self.manager.block_size
+            loads = [BlockLoad(table[each.index], each.payload, each.index * size) for each in loaded]
+            plan.load(request, loads)
         for each in loaded:
             self.manager.came_from(request.request_id, each.index, each.tier)
         request.num_computed_tokens = self._promotion.reached(request)

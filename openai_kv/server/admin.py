@@ -106,8 +106,9 @@ def describe_tier(tier: TierStats, info: ModelInfo) -> dict[str, Any]:
     return {
         "name": tier.name,
         "plugin": tier.plugin,
+        "content": "hidden_states" if info.hidden_block_bytes else "kv",
         "available": tier.available,
-        "blocks_total": None if tier.max_bytes is None else tier.max_bytes // info.block_bytes,
+        "blocks_total": None if tier.max_bytes is None else tier.max_bytes // info.stored_block_bytes,
         "blocks_used": tier.blocks,
         "bytes_total": tier.max_bytes,
         "bytes_used": tier.num_bytes,

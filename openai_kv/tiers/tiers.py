@@ -28,6 +28,8 @@ class TierObserver(Protocol):
 class Tiers:
     """Blocks of `block_bytes` go to tiers, by their numbers, and come back into a Fetch.
 
+    With hidden states, other than 0 `hidden_bytes` a block, either may come; it takes `restore_seconds` to use one.
+
     `wake` is called in a tier's thread when there is news in a Fetch's inbox.
     """
 
@@ -36,6 +38,8 @@ class Tiers:
         threads: Sequence[TierThread] = (),
         *,
         block_bytes: int = 1,
+        hidden_bytes: int = 0,
+        restore_seconds: float = 0.0,
         observer: TierObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -43,7 +47,8 @@ class Tiers:
         self.wake: Callable[[], None] = lambda: None
         self.load_seconds = [Average(0.0) for _ in threads]  # a block
         self.max_in_flight = max(BATCH, READ_BYTES // block_bytes)
-        self._block_bytes = block_bytes
+        self._sizes = tuple(filter(None, (block_bytes, hidden_bytes)))
+        self._restore_seconds = restore_seconds
         self._observer = observer
         self._clock = clock
         self._moved: list[dict[str, int]] = [{"demote": 0, "promote": 0} for _ in threads]
@@ -103,14 +108,15 @@ class Tiers:
         keys = [fetch.key(index) for index in range(first, last)]
         found = zip(range(first, last), tier.get(keys), strict=True)  # too few or too many: an error of the tier's
         payloads = [self._decode(number, fetch, index, record) for index, record in found]
-        self._report(number, "promote", sum(payload is not None for payload in payloads), self._clock() - begin)
+        sizes = [len(payload) for payload in payloads if payload is not None]
+        self._report(number, "promote", sizes, self._clock() - begin)
         self._arrive(number, fetch, first, payloads)
 
     def _decode(self, number: int, fetch: Fetch, index: int, record: bytes | None) -> Payload | None:
         if record is None:
             return None
         try:
-            return decode(record, fetch.key(index), fetch.tokens(index), self._block_bytes)
+            return decode(record, fetch.key(index), fetch.tokens(index), self._sizes)
         except CorruptRecordError as error:
             self.threads[number].count("corrupt", 1, error)
             self.threads[number].tier.remove([fetch.key(index)])
@@ -137,21 +143,20 @@ class Tiers:
         begin = self._clock()
         records = {save.key: encode(save.key, save.token_ids, payload) for save, payload in batch}
         tier.put(records)
-        self._report(number, "demote", len(records), self._clock() - begin)
+        self._report(number, "demote", [len(payload) for _, payload in batch], self._clock() - begin)
 
     # The whole
 
-    def _report(self, number: int, direction: str, num_blocks: int, seconds: float) -> None:
-        if not num_blocks:
+    def _report(self, number: int, direction: str, sizes: Sequence[int], seconds: float) -> None:
+        """Of payloads of these sizes."""
+        if not sizes:
             return
         if direction == "promote":
-            self.load_seconds[number].add(seconds / num_blocks)
-        self._moved[number][direction] += num_blocks
+            self.load_seconds[number].add(seconds / len(sizes) + self._restore_seconds)
+        self._moved[number][direction] += len(sizes)
         if self._observer is not None:
             location = self.threads[number].tier.location
-            self._observer.on_transfer(
-                TransferStats(location, direction, num_blocks, num_blocks * self._block_bytes, seconds)
-            )
+            self._observer.on_transfer(TransferStats(location, direction, len(sizes), sum(sizes), seconds))
 
     def clear(self, locations: Collection[str]) -> None:
         """Forget all blocks of these tiers; none is found from now on."""

@@ -1,0 +1,128 @@
+"""HiddenBlocks: blocks go to tiers as inputs of their layers, and come back as K and V. After HCache and Apt-Serve."""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from openai_kv.model_runner.kv_formats import KVFormat
+from openai_kv.model_runner.kv_pool import KVPool
+from openai_kv.model_runner.layer_groups import LayerGroups
+from openai_kv.model_runner.loader import CausalLM
+from openai_kv.model_runner.open_blocks import OpenSlots
+from openai_kv.model_runner.restoring import CantRestoreError, Restorer
+from openai_kv.model_runner.settings import RunnerSettings
+from openai_kv.model_runner.staged_inputs import StagedInputs
+from openai_kv.model_runner.tier_blocks import TierBlocks
+from openai_kv.model_runner.transfer import to_device
+from openai_kv.outputs import BlockLoad, ScheduledRequest
+
+TOGETHER = 8  # blocks that are restored at a time, so that it takes little memory
+
+logger = logging.getLogger(__name__)
+
+
+def choose_restorer(
+    model: CausalLM, settings: RunnerSettings, groups: LayerGroups, kv_format: KVFormat, kv_bytes: int
+) -> Restorer | None:
+    """None where tiers keep K and V, `kv_bytes` a block: they are smaller, or codes, or can't be restored."""
+    if settings.tier_content == "kv" or kv_format.coded or groups.window:
+        return None
+    try:
+        restorer = Restorer.of(model, exact=settings.batch_invariant)
+    except CantRestoreError as error:
+        logger.warning("tiers keep K and V, which can't be restored from hidden states: %s", error)
+        return None
+    num_bytes = restorer.token_bytes * settings.block_size
+    if num_bytes >= kv_bytes:
+        logger.info("tiers keep K and V, %d bytes a block; as hidden states it were %d", kv_bytes, num_bytes)
+        return None
+    logger.info("tiers keep hidden states, %d bytes a block; as K and V it were %d", num_bytes, kv_bytes)
+    return restorer
+
+
+def staged_inputs(restorer: Restorer, settings: RunnerSettings, device: torch.device) -> StagedInputs:
+    """Enough for any step; what the model's layers take from now on is offered to it."""
+    size, dtype = settings.block_size, restorer.dtype
+    count = OpenSlots.for_steps(settings.max_num_seqs, settings.max_num_batched_tokens, size, dtype).count
+    staged = StagedInputs(count, len(restorer.layers), restorer.width, size, dtype, device)
+    for index, layer in enumerate(restorer.layers):
+        layer.module.register_forward_pre_hook(partial(_offer, staged, index), with_kwargs=True)
+    return staged
+
+
+def _offer(staged: StagedInputs, layer: int, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    staged.take(layer, next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)))
+
+
+class HiddenBlocks(TierBlocks):
+    """A payload is the block's inputs [layers, block_size, width], or its K and V where not all of those are there; its
+    length says which."""
+
+    def __init__(self, restorer: Restorer, staged: StagedInputs, pool: KVPool) -> None:
+        super().__init__(pool)
+        self._restorer, self._staged = restorer, staged
+        self._device = staged.device
+
+    @property
+    def block_bytes(self) -> int:
+        return self._restorer.token_bytes * self.pool.block_size
+
+    @contextmanager
+    def watching(self, requests: Iterable[ScheduledRequest]) -> Iterator[None]:
+        self._staged.begin(requests)
+        try:
+            yield
+        finally:
+            self._staged.end()
+
+    def unseen(self, block_ids: Iterable[int]) -> None:
+        self._staged.forget(block_ids)
+
+    def read_blocks(self, block_ids: Sequence[int]) -> list[bytes]:
+        whole = self._staged.pop(block_ids)
+        others = [block for block in block_ids if block not in whole]
+        payloads = dict(zip(others, super().read_blocks(others), strict=True))
+        if whole:
+            rows = torch.stack([*whole.values()]).flatten(1).view(torch.uint8).cpu().numpy()
+            payloads |= {block: row.tobytes() for block, row in zip(whole, rows, strict=True)}
+        return [payloads[block] for block in block_ids]
+
+    def write_blocks(self, loads: Sequence[BlockLoad]) -> None:
+        self.unseen(load.block_id for load in loads)
+        hidden = [load for load in loads if len(load.payload) == self.block_bytes]
+        super().write_blocks([load for load in loads if len(load.payload) != self.block_bytes])
+        for start in range(0, len(hidden), TOGETHER):
+            self._restore(hidden[start : start + TOGETHER])
+
+    def _restore(self, loads: Sequence[BlockLoad]) -> None:
+        size, layers = self.pool.block_size, len(self._restorer.layers)
+        numbers = np.stack([np.frombuffer(load.payload, np.uint8) for load in loads])
+        inputs = to_device(numbers, torch.uint8, self._device).view(self._restorer.dtype)
+        inputs = inputs.view(len(loads), layers, size, -1).transpose(0, 1).flatten(1, 2)
+        starts = to_device([load.position for load in loads], torch.int64, self._device)
+        positions = (starts[:, None] + torch.arange(size, device=self._device)).flatten()
+        blocks = to_device([load.block_id for load in loads], torch.int64, self._device)
+        restored = self._restorer.keys_and_values(inputs, positions)
+        for layer, parts in zip(self.pool.layers, restored, strict=True):
+            for tensor, rows in zip((layer.key, layer.value), parts, strict=True):
+                tensor[blocks] = rows.unflatten(0, (-1, size)).transpose(1, 2).to(tensor.dtype)
+
+    @torch.inference_mode()
+    def seconds_a_block(self) -> float:
+        """What restoring takes, measured."""
+        device, shape = self._device, (len(self._restorer.layers), TOGETHER * self.pool.block_size)
+        inputs = torch.zeros(*shape, self._restorer.width, dtype=self._restorer.dtype, device=device)
+        positions = torch.arange(shape[1], device=device)
+        for _ in range(2):  # the first has more to do
+            begin = time.perf_counter()
+            last = [*self._restorer.keys_and_values(inputs, positions)][-1]
+            last[1].flatten()[0].item()  # waits for the device
+            seconds = time.perf_counter() - begin
+        return seconds / TOGETHER
