@@ -2,7 +2,7 @@
 
 import struct
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from openai_kv.errors import CorruptRecordError
 
@@ -22,7 +22,7 @@ def record_bytes(block_size: int, block_bytes: int) -> int:
     return HEADER.size + 4 * block_size + block_bytes
 
 
-def decode(record: bytes, key: bytes, token_ids: Sequence[int], sizes: Collection[int]) -> memoryview:
+def decode(record: bytes, key: bytes, token_ids: Sequence[int], *sizes: int) -> memoryview:
     """The payload, of one of `sizes`. Raises CorruptRecordError for anything but a sound record of this very block."""
     start = HEADER.size + 4 * len(token_ids)
     num_bytes = len(record) - start

@@ -116,7 +116,7 @@ class Tiers:
         if record is None:
             return None
         try:
-            return decode(record, fetch.key(index), fetch.tokens(index), self._sizes)
+            return decode(record, fetch.key(index), fetch.tokens(index), *self._sizes)
         except CorruptRecordError as error:
             self.threads[number].count("corrupt", 1, error)
             self.threads[number].tier.remove([fetch.key(index)])
