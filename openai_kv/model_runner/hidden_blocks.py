@@ -1,64 +1,20 @@
-"""HiddenBlocks: blocks go to tiers as inputs of their layers, and come back as K and V. After HCache and Apt-Serve."""
+"""HiddenBlocks: blocks go to tiers as inputs of the layers, and come back as K and V. After HCache and Apt-Serve."""
 
-import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
-from openai_kv.model_runner.kv_formats import KVFormat
 from openai_kv.model_runner.kv_pool import KVPool
-from openai_kv.model_runner.layer_groups import LayerGroups
-from openai_kv.model_runner.loader import CausalLM
-from openai_kv.model_runner.open_blocks import OpenSlots
-from openai_kv.model_runner.restoring import CantRestoreError, Restorer
-from openai_kv.model_runner.settings import RunnerSettings
+from openai_kv.model_runner.restoring import Restorer
 from openai_kv.model_runner.staged_inputs import StagedInputs
 from openai_kv.model_runner.tier_blocks import TierBlocks
 from openai_kv.model_runner.transfer import to_device
 from openai_kv.outputs import BlockLoad, ScheduledRequest
 
 TOGETHER = 8  # blocks that are restored at a time, so that it takes little memory
-
-logger = logging.getLogger(__name__)
-
-
-def choose_restorer(
-    model: CausalLM, settings: RunnerSettings, groups: LayerGroups, kv_format: KVFormat, kv_bytes: int
-) -> Restorer | None:
-    """None where tiers keep K and V, `kv_bytes` a block: they are smaller, or codes, or can't be restored."""
-    if settings.tier_content == "kv" or kv_format.coded or groups.window:
-        return None
-    try:
-        restorer = Restorer.of(model, exact=settings.batch_invariant)
-    except CantRestoreError as error:
-        logger.warning("tiers keep K and V, which can't be restored from hidden states: %s", error)
-        return None
-    num_bytes = restorer.token_bytes * settings.block_size
-    if num_bytes >= kv_bytes:
-        logger.info("tiers keep K and V, %d bytes a block; as hidden states it were %d", kv_bytes, num_bytes)
-        return None
-    logger.info("tiers keep hidden states, %d bytes a block; as K and V it were %d", num_bytes, kv_bytes)
-    return restorer
-
-
-def staged_inputs(restorer: Restorer, settings: RunnerSettings, device: torch.device) -> StagedInputs:
-    """Enough for any step; what the model's layers take from now on is offered to it."""
-    size, dtype = settings.block_size, restorer.dtype
-    count = OpenSlots.for_steps(settings.max_num_seqs, settings.max_num_batched_tokens, size, dtype).count
-    staged = StagedInputs(count, len(restorer.layers), restorer.width, size, dtype, device)
-    for index, layer in enumerate(restorer.layers):
-        layer.module.register_forward_pre_hook(partial(_offer, staged, index), with_kwargs=True)
-    return staged
-
-
-def _offer(staged: StagedInputs, layer: int, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    staged.take(layer, next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)))
 
 
 class HiddenBlocks(TierBlocks):

@@ -24,7 +24,7 @@ from openai_kv.model_runner.fused.choice import brgemm_rows
 from openai_kv.model_runner.fused.optimize import optimize
 from openai_kv.model_runner.fused.quantize import quantize
 from openai_kv.model_runner.graphs import CudaRecorder, DecodeGraphs, GraphLimits, Record, record_decode
-from openai_kv.model_runner.hidden_blocks import HiddenBlocks, choose_restorer, staged_inputs
+from openai_kv.model_runner.hidden_blocks import HiddenBlocks
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_formats import kv_format
@@ -40,6 +40,7 @@ from openai_kv.model_runner.sampler import Sampler
 from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.model_runner.sizing import check_format, max_model_len_of, open_slots_of, pool_sizes_of, shares_of
 from openai_kv.model_runner.tier_blocks import TierBlocks
+from openai_kv.model_runner.tier_content import choose_restorer, staged_inputs
 from openai_kv.model_runner.transfer import to_device
 from openai_kv.outputs import BlockCopy, ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import TokenLogprobs
@@ -83,7 +84,8 @@ class ModelRunner:
         self.groups = LayerGroups.of(shapes.windows, longest, settings.window_layout)
         open_slots = open_slots_of(settings, model.model.dtype)
         shares = shares_of(settings, shapes.layers, self.groups, chosen, open_slots, longest)
-        restorer = choose_restorer(model, settings, self.groups, chosen, shares.full_bytes)
+        whole = not self.groups.window  # blocks are of all layers
+        restorer = choose_restorer(model, backend, settings, shapes.layers, chosen) if whole else None
         staged = None if restorer is None else staged_inputs(restorer, settings, self.device)
         sizes = pool_sizes_of(settings, shares, self.device, reserved)
         options: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""How a model calls the modules that ask for attention, taken down so that the calls can be repeated for other rows."""
+"""How a model calls the modules that attention is a part of, taken down so that it can be done again for other rows."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,19 +12,27 @@ from openai_kv.model_runner.attention.interface import STEP, AttentionStep
 from openai_kv.model_runner.fused.observe import ObservedStep
 
 
+def first_tensor(arguments: Iterable[Any]) -> Tensor | None:
+    return next((value for value in arguments if isinstance(value, Tensor)), None)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleCall:
-    """`given`: the first tensor among the arguments, and what was in it; `output`: of those that return a tuple."""
+    """`output`: of those that return a tuple."""
 
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    given: tuple[Tensor, Tensor] | None
     output: tuple[Any, ...] = ()
 
     @property
     def arguments(self) -> list[Any]:
         return [*self.args, *self.kwargs.values()]
+
+    @property
+    def given(self) -> Tensor | None:
+        """The first tensor among the arguments."""
+        return first_tensor(self.arguments)
 
     def repeat(self, exchanged: Mapping[int, Any], step: AttentionStep | None = None) -> Any:
         """With other arguments, by the ids of those they replace."""
@@ -35,16 +43,16 @@ class ModuleCall:
 
 @dataclass(slots=True, eq=False)
 class CallWatch:
-    """An AttentionStep. `asking`: by layer, the innermost call that attention is a part of; `made`: calls that returned
-    tuples; `step.calls`: what attention was asked with."""
+    """An AttentionStep. `asking`: by layer, the calls that its attention is a part of, the innermost last; `made`:
+    calls that returned tuples."""
 
     step: ObservedStep = field(default_factory=ObservedStep)
-    asking: dict[int, ModuleCall] = field(default_factory=dict)
+    asking: dict[int, list[ModuleCall]] = field(default_factory=dict)
     made: list[ModuleCall] = field(default_factory=list)
     _open: list[ModuleCall] = field(default_factory=list)
 
     def attend(self, index: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
-        self.asking[index] = self._open[-1]
+        self.asking[index] = [*self._open]
         return self.step.attend(index, query, key, value, options)
 
     @contextmanager
@@ -59,12 +67,10 @@ class CallWatch:
                 hook.remove()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        first = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
-        given = None if first is None else (first, first.clone())  # some are written over
         kept = {name: None if name == STEP else value for name, value in kwargs.items()}
-        self._open.append(ModuleCall(module, args, kept, given))
+        self._open.append(ModuleCall(module, args, kept))
 
     def _leave(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
         call = self._open.pop()
         if isinstance(output, tuple):
-            self.made.append(ModuleCall(module, call.args, call.kwargs, call.given, output))
+            self.made.append(ModuleCall(module, call.args, call.kwargs, output))

@@ -40,9 +40,12 @@ class StagedInputs:
         self._states = torch.zeros(layers, (count + 1) * block_size, width, dtype=dtype, device=device)
         self._block_size = block_size
         self._staged: OrderedDict[int, _Staged] = OrderedDict()  # by block
-        self._count, self._free = count, [*range(count)]
+        self._count = count
+        self._free: list[int] = [*range(count)]
         self._nowhere = count  # the slot of rows that are of no use
         self._rows: Tensor | None = None  # of the step that runs
+        self._parts: list[_Part] = []
+        self._seen = 0  # layers of it
         self.device = self._states.device
 
     @property
@@ -51,9 +54,9 @@ class StagedInputs:
 
     def begin(self, requests: Iterable[ScheduledRequest]) -> None:
         """Of the step that runs now, these rows. A step that writes to more blocks than there are slots is not seen."""
-        parts = [part for request in requests for part in self._parts_of(request)]
+        parts = self._parts = [part for request in requests for part in self._parts_of(request)]
+        self._seen = 0
         if len(parts) > self._count:
-            self.forget(part.block for part in parts)
             return
         size, slots = self._block_size, [self._slot(part) for part in parts]
         rows = [slot * size + np.arange(part.start, part.end) for slot, part in zip(slots, parts, strict=True)]
@@ -63,8 +66,12 @@ class StagedInputs:
         """inputs [1, T, width] of a layer; nothing is kept of what runs outside of `begin` and `end`."""
         if self._rows is not None:
             self._states[layer].index_copy_(0, self._rows, inputs[0])
+            self._seen += 1
 
     def end(self) -> None:
+        """What not all layers have shown is not there."""
+        if self._seen != len(self._states):
+            self.forget(part.block for part in self._parts)
         self._rows = None
 
     def forget(self, block_ids: Iterable[int]) -> None:

@@ -116,9 +116,9 @@ def test_k_and_v_where_hidden_states_are_no_better(config: Any, settings: dict[s
 
 def test_what_cannot_be_restored_stays_k_and_v_with_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     model: Any = build(multi_head_config("llama"))
-    attention = model.model.layers[1].self_attn
-    inner = attention.v_proj.forward
-    attention.v_proj.forward = lambda states: inner(states + states.roll(1, dims=1))
+    projection = model.model.layers[1].self_attn.v_proj
+    inner = projection.forward
+    projection.forward = lambda states: inner(states + states.roll(1, dims=1))
     with caplog.at_level(logging.INFO, "openai_kv"):
         made = Driver(model, SIZE, 64, tier_content="auto")
     assert made.runner.info.hidden_block_bytes == 0

@@ -93,6 +93,15 @@ def test_a_step_of_more_blocks_than_slots_is_not_seen() -> None:
     assert sorted(staging.pop(5, 6, 7)) == [5, 6, 7], "all slots are free"
 
 
+def test_a_step_that_not_all_layers_have_shown_is_not_there() -> None:
+    staging = Staging()
+    staging.step(([9], 0, 4), ([8], 0, 2))
+    staging.staged.begin([request([8], 2, 2)])
+    staging.staged.take(0, torch.zeros(1, 2, 1))
+    staging.staged.end()
+    assert staging.pop(8, 9) == {9: [0, 1, 2, 3]}
+
+
 def test_what_runs_outside_a_step_is_not_kept() -> None:
     staging = Staging()
     staging.step(([9], 0, 4))
