@@ -10,8 +10,11 @@ from torch import Tensor
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.fused.optimize import optimize
 from openai_kv.model_runner.hidden_blocks import TOGETHER, HiddenBlocks
+from openai_kv.model_runner.model_runner import ModelRunner
+from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.outputs import BlockLoad, BlockSave
 from tests.model_runner.driver import Driver, paged, random_prompt
+from tests.model_runner.test_graphs import Recorder
 from tests.tiny_models import build, multi_head_config, tiny_config, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -131,3 +134,24 @@ def test_the_identity_names_the_content() -> None:
     assert runners[1].info.hidden_block_bytes * 2 == runners[1].info.block_bytes
     assert runners[0].info.identity != runners[1].info.identity
     assert runners[1].info.restore_seconds > 0
+
+
+def test_where_the_same_bits_are_promised_they_are_restored() -> None:
+    computed, restored = moved(driver(torch.bfloat16, fused=True, backend="cpu", batch_invariant=True))
+    assert torch.equal(computed, restored)
+
+
+def test_what_recorded_steps_wrote_goes_as_k_and_v() -> None:
+    made, recorder = driver(backend="cpu"), Recorder()
+    sizes = RunnerSettings(num_blocks=64, block_size=SIZE, max_num_seqs=4, max_model_len=200, tier_content="auto")
+    made.runner = ModelRunner(made.runner.model, made.runner.backend, "tiny", sizes, recorder)
+    stream, other = made.stream("a", PROMPT[:9], 10), made.stream("b", PROMPT[9:10], 10)
+    made.step((stream, None))
+    other.block_ids = stream.block_ids[1:2]  # it is given a block that is still there as it was before
+    for _ in range(SIZE):
+        made.step((stream, None), (other, None))
+    assert recorder.replays == [2] * SIZE
+    saves = tuple(BlockSave(block, b"", (), (0,)) for block in stream.block_ids[:3])
+    sizes_of = [len(payload) for payload in made.execute(saves=saves).saved]
+    hidden, plain = made.runner.info.hidden_block_bytes, made.runner.info.block_bytes
+    assert sizes_of == [hidden, plain, plain]
