@@ -57,7 +57,7 @@ class _Sampled:
 
 
 class ModelRunner:
-    """The model, its KV pool and its hidden slots; between steps nothing else is kept."""
+    """The model, its KV pool, its hidden slots and what is staged for tiers; between steps nothing else is kept."""
 
     def __init__(
         self,

@@ -86,6 +86,19 @@ def test_what_is_saved_later_goes_as_k_and_v() -> None:
     assert (len(first), len(second)) == (made.runner.info.hidden_block_bytes, made.runner.info.block_bytes)
 
 
+def test_a_block_that_was_loaded_is_not_taken_for_what_it_was() -> None:
+    made = driver()
+    stream = made.stream("a", PROMPT[:8], 0)
+    made.step((stream, None))
+    first, second = stream.block_ids
+    saves = tuple(BlockSave(block, b"", (), (0,)) for block in (first, second))
+    (payload,) = made.execute(saves=saves[:1]).saved
+    made.execute(loads=(BlockLoad(second, payload),))
+    (saved,) = made.execute(saves=saves[1:]).saved
+    assert len(saved) == made.runner.info.block_bytes
+    torch.testing.assert_close(content(made, [first]), content(made, [second]))
+
+
 def test_both_kinds_and_many_blocks_in_one_step() -> None:
     made = driver()
     computed, fresh = made.stream("a", PROMPT, 0), made.stream("b", PROMPT, 0)
