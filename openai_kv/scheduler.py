@@ -137,7 +137,7 @@ class Scheduler:
         loaded = self._promotion.take(request)
         if loaded:
             table, size = self.manager.block_ids(request.request_id), self.manager.block_size
-            loads = [BlockLoad(table[each.index], each.payload, each.index * size) for each in loaded]
+            loads = [BlockLoad(table[each.index], each.payload, position=each.index * size) for each in loaded]
             plan.load(request, loads)
         for each in loaded:
             self.manager.came_from(request.request_id, each.index, each.tier)

@@ -13,7 +13,7 @@ from openai_kv.model_runner.restoring import Restorer
 from openai_kv.model_runner.staged_inputs import StagedInputs
 from openai_kv.model_runner.tier_blocks import TierBlocks
 from openai_kv.model_runner.transfer import to_device
-from openai_kv.outputs import BlockLoad, ScheduledRequest
+from openai_kv.outputs import BlockLoad, BlockSave, ScheduledRequest
 
 TOGETHER = 8  # blocks that are restored at a time, so that it takes little memory
 TURNS = 4
@@ -43,19 +43,19 @@ class HiddenBlocks(TierBlocks):
     def unseen(self, block_ids: Iterable[int]) -> None:
         self._staged.forget(block_ids)
 
-    def read_blocks(self, block_ids: Sequence[int]) -> list[bytes]:
-        whole = self._staged.pop(block_ids)
-        others = [block for block in block_ids if block not in whole]
-        payloads = dict(zip(others, super().read_blocks(others), strict=True))
+    def read(self, saves: Sequence[BlockSave]) -> list[bytes]:
+        whole = self._staged.pop([save.block_id for save in saves])
+        others = [save for save in saves if save.block_id not in whole]
+        payloads = {save.block_id: data for save, data in zip(others, super().read(others), strict=True)}
         if whole:
             rows = torch.stack([*whole.values()]).flatten(1).view(torch.uint8).cpu().numpy()
             payloads |= {block: row.tobytes() for block, row in zip(whole, rows, strict=True)}
-        return [payloads[block] for block in block_ids]
+        return [payloads[save.block_id] for save in saves]
 
-    def write_blocks(self, loads: Sequence[BlockLoad]) -> None:
+    def write(self, loads: Sequence[BlockLoad]) -> None:
         self.unseen(load.block_id for load in loads)
         hidden = [load for load in loads if len(load.payload) == self.block_bytes]
-        super().write_blocks([load for load in loads if len(load.payload) != self.block_bytes])
+        super().write([load for load in loads if len(load.payload) != self.block_bytes])
         for start in range(0, len(hidden), TOGETHER):
             self._restore(hidden[start : start + TOGETHER])
 

@@ -15,7 +15,7 @@ from openai_kv.model_runner.kv_pool import KVPool, LayerShape
 from openai_kv.model_runner.loader import CausalLM
 from openai_kv.model_runner.restoring import CantRestoreError, Restorer
 from openai_kv.model_runner.staged_inputs import StagedInputs
-from openai_kv.outputs import BlockLoad, ScheduledRequest
+from openai_kv.outputs import BlockLoad, BlockSave, ScheduledRequest
 from openai_kv.request import SamplingParams
 
 BLOCK_SIZE, NUM_BLOCKS = 4, 7
@@ -57,11 +57,11 @@ def _run(model: CausalLM, backend: AttentionBackend, hidden: HiddenBlocks) -> No
 
 
 def _compare(hidden: HiddenBlocks, limit: float, *, exact: bool) -> None:
-    payloads = hidden.read_blocks(range(NUM_BLOCKS))
+    payloads = hidden.read([BlockSave(block, b"", (), ()) for block in range(NUM_BLOCKS)])
     if any(len(payload) != hidden.block_bytes for payload in payloads):
         raise CantRestoreError("not every layer takes its input where it can be seen")
-    hidden.write_blocks(
-        [BlockLoad(NUM_BLOCKS + index, payload, index * BLOCK_SIZE) for index, payload in enumerate(payloads)]
+    hidden.write(
+        [BlockLoad(NUM_BLOCKS + index, payload, position=index * BLOCK_SIZE) for index, payload in enumerate(payloads)]
     )
     for tensor in hidden.pool.tensors:
         written, restored = tensor.split(NUM_BLOCKS)

@@ -145,9 +145,9 @@ class ModelRunner:
     @torch.inference_mode()
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         """Saves, copies, loads, the rows' forward pass, then what each request wants: a token, its part of a vector."""
-        saved = self.tier_blocks.read_blocks([save.block_id for save in scheduled.saves])
+        saved = self.tier_blocks.read(scheduled.saves)
         self._copy(scheduled.copies)
-        self.tier_blocks.write_blocks(scheduled.loads)
+        self.tier_blocks.write(scheduled.loads)
         rows = self._read_slots(scheduled.requests)
         running = sorted((request for request in scheduled.requests if request.token_ids), key=_leading_blocks)
         if not running:

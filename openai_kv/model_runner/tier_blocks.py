@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from openai_kv.model_runner.kv_pool import KVPool
-from openai_kv.outputs import BlockLoad, ScheduledRequest
+from openai_kv.outputs import BlockLoad, BlockSave, ScheduledRequest
 
 
 class TierBlocks:
@@ -13,11 +13,11 @@ class TierBlocks:
     def __init__(self, pool: KVPool) -> None:
         self.pool = pool
 
-    def read_blocks(self, block_ids: Sequence[int]) -> list[bytes]:
+    def read(self, saves: Sequence[BlockSave]) -> list[bytes]:
         """The payload of each."""
-        return self.pool.read_blocks(block_ids)
+        return self.pool.read_blocks([save.block_id for save in saves])
 
-    def write_blocks(self, loads: Sequence[BlockLoad]) -> None:
+    def write(self, loads: Sequence[BlockLoad]) -> None:
         """Payloads that were read from a pool of the same shape and format."""
         self.pool.write_blocks([load.block_id for load in loads], [load.payload for load in loads])
 

@@ -41,7 +41,7 @@ def moved(made: Driver) -> tuple[Tensor, Tensor]:
     saved = made.execute(saves=tuple(BlockSave(block, b"", (), (0,)) for block in full)).saved
     assert {len(payload) for payload in saved} == {made.runner.info.hidden_block_bytes}
     pairs = zip(fresh.block_ids, saved, range(0, len(PROMPT), SIZE), strict=False)
-    made.execute(loads=tuple(BlockLoad(*each) for each in pairs))
+    made.execute(loads=tuple(BlockLoad(block, data, position=start) for block, data, start in pairs))
     return content(made, full), content(made, fresh.block_ids[: len(full)])
 
 
@@ -106,10 +106,10 @@ def test_both_kinds_and_many_blocks_in_one_step() -> None:
     full = computed.block_ids[: len(PROMPT) // SIZE]
     assert len(full) > TOGETHER
     made.runner.tier_blocks.unseen(full[1::5])
-    saved = made.runner.tier_blocks.read_blocks(full)
+    saved = made.runner.tier_blocks.read([BlockSave(block, b"", (), ()) for block in full])
     assert len({len(payload) for payload in saved}) == 2
     pairs = zip(fresh.block_ids, saved, range(0, len(PROMPT), SIZE), strict=False)
-    made.execute(loads=tuple(BlockLoad(*each) for each in pairs))
+    made.execute(loads=tuple(BlockLoad(block, data, position=start) for block, data, start in pairs))
     torch.testing.assert_close(content(made, full), content(made, fresh.block_ids[: len(full)]))
 
 
