@@ -143,9 +143,13 @@ class Scheduler:
 
     def _promote(self, request: Request, plan: StepPlan, *, preempts: bool = False) -> None:
         """Take what has arrived from the tiers for a running request, and go on behind it where it closes the gap."""
-        loaded, who = self._promotion.take(request), request.request_id
+        loaded, who, size = self._promotion.take(request), request.request_id, self.manager.block_size
         table = self.manager.block_ids(who) if loaded else []
-        loads = [BlockLoad(table[each.index], each.full) for each in loaded if each.full is not None]
+        loads = [
+            BlockLoad(table[each.index], each.full, position=each.index * size)
+            for each in loaded
+            if each.full is not None
+        ]
         for each in loaded:
             has_full, has_window = each.full is not None, each.window is not None
             self.manager.came_from(who, each.index, each.tier, full=has_full, window=has_window)
