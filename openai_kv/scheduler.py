@@ -143,26 +143,29 @@ class Scheduler:
 
     def _promote(self, request: Request, plan: StepPlan, *, preempts: bool = False) -> None:
         """Take what has arrived from the tiers for a running request, and go on behind it where it closes the gap."""
-        loaded, who, size = self._promotion.take(request), request.request_id, self.manager.block_size
-        table = self.manager.block_ids(who) if loaded else []
-        loads = [
-            BlockLoad(table[each.index], each.full, position=each.index * size)
-            for each in loaded
-            if each.full is not None
-        ]
-        for each in loaded:
-            has_full, has_window = each.full is not None, each.window is not None
-            self.manager.came_from(who, each.index, each.tier, full=has_full, window=has_window)
-        end = self._promotion.meeting(request)
+        loads, end = self._loads(request), self._promotion.meeting(request)
         if end is not None and self._jump(request, end, plan, preempts=preempts):
-            parts = self.manager.window_block_ids(who)
-            windowed = self._promotion.meet(request).items()
-            loads += [BlockLoad(parts[index], payload, windowed=True) for index, payload in windowed]
+            loads += self._window_loads(request)
         else:
             end = request.num_computed_tokens
         if loads:
             plan.load(request, loads)
         request.num_computed_tokens = end
+
+    def _loads(self, request: Request) -> list[BlockLoad]:
+        """What has arrived, but for its parts in the window group: those have no place before the gap is closed."""
+        loaded, who = self._promotion.take(request), request.request_id
+        for each in loaded:
+            has_full, has_window = each.full is not None, each.window is not None
+            self.manager.came_from(who, each.index, each.tier, full=has_full, window=has_window)
+        table, size = self.manager.block_ids(who) if loaded else [], self.manager.block_size
+        full = [(each.index, each.full) for each in loaded if each.full is not None]
+        return [BlockLoad(table[index], payload, position=index * size) for index, payload in full]
+
+    def _window_loads(self, request: Request) -> list[BlockLoad]:
+        table = self.manager.window_block_ids(request.request_id)
+        parts = self._promotion.meet(request)
+        return [BlockLoad(table[index], payload, windowed=True) for index, payload in parts.items()]
 
     def _jump(self, request: Request, num_tokens: int, plan: StepPlan, *, preempts: bool) -> bool:
         """Go on behind so many tokens; False: the window group has no room now, not even if later ones make way."""
