@@ -114,7 +114,13 @@ class EngineBuilder:
             window_layout=cache.window_layout,
             window_share=cache.window_share,
             cuda_graphs=engine.cuda_graphs,
+            tier_content=self._tier_content(),
         )
+
+    def _tier_content(self) -> str:
+        """Hidden states are there just after a block was full only."""
+        writes_through = any(self._rule(tier).policy == "write-through" for tier in self.tiers)
+        return self.settings.cache.tier_content if writes_through else "kv"
 
     def _manager(self, runner: ModelRunner) -> KVCacheManager:
         return KVCacheManager(
@@ -138,11 +144,18 @@ class EngineBuilder:
 
     def _tiers(self, runner: ModelRunner) -> Tiers:
         """Their threads start here."""
-        full, window = runner.info.block_bytes, runner.info.window_block_bytes
-        size = record_bytes(runner.kv_pool.block_size, max(full, window))
-        info = TierInfo(runner.info.identity, size, SECONDS_UNUSED)
+        model = runner.info
+        size = record_bytes(runner.kv_pool.block_size, max(model.stored_block_bytes, model.window_block_bytes))
+        info = TierInfo(model.identity, size, SECONDS_UNUSED)
         threads = [TierThread(tier, info) for tier in self.tiers]
-        return Tiers(threads, block_bytes=full, window_block_bytes=window, observer=self.exporters)
+        return Tiers(
+            threads,
+            block_bytes=model.block_bytes,
+            window_block_bytes=model.window_block_bytes,
+            hidden_bytes=model.hidden_block_bytes,
+            restore_seconds=model.restore_seconds,
+            observer=self.exporters,
+        )
 
     def _limits(self, runner: ModelRunner) -> SchedulerLimits:
         info = runner.info

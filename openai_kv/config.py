@@ -129,6 +129,9 @@ class CacheSettings(Section):
         "auto", description="when blocks go to tiers: evicted, full, or hit demotion_hits times; auto = the tier's own"
     )
     demotion_hits: int = Field(2, gt=0, description="hits after which a block goes to the tiers, with after-hits")
+    tier_content: Literal["auto", "kv"] = Field(
+        "auto", description="what tiers keep: K and V (kv), or hidden states where these are smaller (auto)"
+    )
     expose_text: bool = Field(False, description="show the text of cached tokens in /cache/tree")
     record_trace: str = Field("", description="file to add a trace to, for simulate: hashes, never text; empty = off")
 

@@ -43,12 +43,13 @@ class BlockSave:
 class BlockLoad:
     """Write `payload`, as it was once read out, to block `block_id`: after the step's copies, before its rows.
 
-    `windowed`: to the window group's pool.
+    `windowed`: to the window group's pool. `position`: of the block's first token.
     """
 
     block_id: int
     payload: bytes | memoryview
     windowed: bool = False
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,8 @@ class ModelInfo:
 
     `block_bytes`: bytes of K and V of one block over all layers but those of a window group: `num_window_layers`, which
     see `window` tokens, and whose blocks take `window_block_bytes`. `identity`: hex digits over all that K and V depend
-    on but tokens, weights included.
+    on but tokens, weights included. `hidden_block_bytes`: of a block in tiers that keep hidden states, 0: they keep K
+    and V; `restore_seconds`: what a block takes to be restored from those.
     """
 
     name: str
@@ -159,6 +161,13 @@ class ModelInfo:
     window: int = 0
     num_window_layers: int = 0
     window_block_bytes: int = 0
+    hidden_block_bytes: int = 0
+    restore_seconds: float = 0.0
+
+    @property
+    def stored_block_bytes(self) -> int:
+        """Of a block in the tiers."""
+        return self.hidden_block_bytes or self.block_bytes
 
 
 class ModelRunner(Protocol):

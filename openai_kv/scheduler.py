@@ -158,8 +158,9 @@ class Scheduler:
         for each in loaded:
             has_full, has_window = each.full is not None, each.window is not None
             self.manager.came_from(who, each.index, each.tier, full=has_full, window=has_window)
-        table = self.manager.block_ids(who) if loaded else []
-        return [BlockLoad(table[each.index], each.full) for each in loaded if each.full is not None]
+        table, size = self.manager.block_ids(who) if loaded else [], self.manager.block_size
+        full = [(each.index, each.full) for each in loaded if each.full is not None]
+        return [BlockLoad(table[index], payload, position=index * size) for index, payload in full]
 
     def _window_loads(self, request: Request) -> list[BlockLoad]:
         table = self.manager.window_block_ids(request.request_id)

@@ -7,7 +7,11 @@ from tokenizers import pre_tokenizers
 from openai_kv.build import EngineBuilder, generation_defaults
 from openai_kv.config import CacheSettings, EngineSettings, ModelSettings, Settings
 from openai_kv.default_plugins.lru import LRUPolicy
+from openai_kv.engine.engine import Engine
 from openai_kv.exporting import ExporterGroup
+from openai_kv.tiers.disk import DiskTier
+from openai_kv.tiers.host import HostTier
+from openai_kv.tiers.tier import CacheTier
 from tests.harness import Run, make_request
 from tests.tiny_models import build, tiny_config
 from tests.tiny_tokenizer import byte_level
@@ -36,3 +40,27 @@ def test_an_engine_is_built_for_layers_of_any_kind(tmp_path: Path, family: str, 
     run = Run(EngineBuilder(settings, tmp_path, "tiny", LRUPolicy(), ExporterGroup())(lambda request: None))
     (tokens,) = run.generate(make_request([5, 6, 7] * 30, 8, temperature=0.0, ignore_eos=True))
     assert len(tokens) == 8
+
+
+@pytest.mark.parametrize(("tier", "hidden"), [(DiskTier, True), (HostTier, False)])
+def test_tiers_that_write_through_keep_hidden_states(tmp_path: Path, tier: type[CacheTier], hidden: bool) -> None:
+    engine = build_with_tier(tmp_path, "gpt2", tier)
+    info = engine.runner.info
+    assert info.stored_block_bytes == (info.block_bytes // 2 if hidden else info.block_bytes)
+    engine.close()
+
+
+def build_with_tier(folder: Path, family: str, tier: type[CacheTier]) -> Engine:
+    config = tiny_config(family)
+    config.vocab_size = 300
+    build(config).save_pretrained(folder)
+    byte_level(sorted(pre_tokenizers.ByteLevel.alphabet())).save_pretrained(str(folder))
+    settings = Settings(
+        home=folder,
+        model=ModelSettings(model=str(folder), dtype="float32"),
+        cache=CacheSettings(num_blocks=16),
+        engine=EngineSettings(attention_backend="sdpa", optimize=False),
+    )
+    options = {"path": str(folder / "blocks")} if tier is DiskTier else {}
+    tiers = (tier(**options),)
+    return EngineBuilder(settings, folder, "tiny", LRUPolicy(), ExporterGroup(), tiers=tiers)(lambda request: None)

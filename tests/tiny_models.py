@@ -88,3 +88,15 @@ def save_tiny_model(family: str, folder: Path) -> Path:
     """As a folder that `--model` takes; without a tokenizer."""
     tiny_model(family).save_pretrained(folder)
     return folder
+
+
+def multi_head_config(family: str) -> PreTrainedConfig:
+    """K and V of a token and layer are twice as many numbers as its hidden state."""
+    config = tiny_config(family)
+    config.num_key_value_heads = config.num_attention_heads
+    return config
+
+
+def save_multi_head_model(family: str, folder: Path) -> Path:
+    build(multi_head_config(family)).save_pretrained(folder)
+    return folder

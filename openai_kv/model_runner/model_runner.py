@@ -25,6 +25,7 @@ from openai_kv.model_runner.fused.choice import brgemm_rows
 from openai_kv.model_runner.fused.optimize import optimize
 from openai_kv.model_runner.fused.quantize import quantize
 from openai_kv.model_runner.graphs import CudaRecorder, DecodeGraphs, GraphLimits, Record, record_decode
+from openai_kv.model_runner.hidden_blocks import HiddenBlocks
 from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_formats import kv_format
@@ -39,6 +40,8 @@ from openai_kv.model_runner.probe import ModelShapes, check, check_invariant, me
 from openai_kv.model_runner.sampler import Sampler
 from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.model_runner.sizing import check_format, max_model_len_of, open_slots_of, pool_sizes_of, shares_of
+from openai_kv.model_runner.tier_blocks import TierBlocks
+from openai_kv.model_runner.tier_content import choose_restorer, staged_inputs
 from openai_kv.model_runner.transfer import to_device
 from openai_kv.outputs import BlockCopy, ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import TokenLogprobs
@@ -55,7 +58,7 @@ class _Sampled:
 
 
 class ModelRunner:
-    """The model, its KV pool and its hidden slots; between steps nothing else is kept."""
+    """The model, its KV pool, its hidden slots and what is staged for tiers; between steps nothing else is kept."""
 
     def __init__(
         self,
@@ -82,6 +85,9 @@ class ModelRunner:
         self.groups = LayerGroups.of(shapes.windows, longest, settings.window_layout)
         open_slots = open_slots_of(settings, model.model.dtype)
         shares = shares_of(settings, shapes.layers, self.groups, chosen, open_slots, longest)
+        whole = not self.groups.window  # blocks are of all layers
+        restorer = choose_restorer(model, backend, settings, shapes.layers, chosen) if whole else None
+        staged = None if restorer is None else staged_inputs(restorer, settings, self.device)
         sizes = pool_sizes_of(settings, shares, self.device, reserved)
         options: dict[str, Any] = {
             "block_size": settings.block_size,
@@ -100,7 +106,10 @@ class ModelRunner:
             windowed = self.groups.in_window(shapes.layers)
             self.window_pool = KVPool.allocate(windowed, num_blocks=sizes.num_window_blocks, **options)
         self.sampler = Sampler(model.eos_token_ids)
-        self.info = _info(model, shapes, backend, name, settings, self.kv_pool, self.groups, shares)
+        hidden = None if restorer is None or staged is None else HiddenBlocks(restorer, staged, self.kv_pool)
+        self.tier_blocks = hidden or TierBlocks(self.kv_pool)
+        self.window_blocks = None if self.window_pool is None else TierBlocks(self.window_pool)
+        self.info = _info(model, shapes, backend, name, settings, self.kv_pool, self.groups, shares, hidden)
         self._needs_attention = settings.needs_attention
         self._reads = AttentionReads.of(shapes.layers, shapes.windows, chosen, settings.block_size)
         self._graphs = self._record(record, settings.max_num_seqs) if record else None
@@ -138,9 +147,9 @@ class ModelRunner:
     @torch.inference_mode()
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         """Saves, copies, loads, the rows' forward pass, then what each request wants: a token, its part of a vector."""
-        saved = block_transfer.read(scheduled.saves, self.kv_pool, self.window_pool)
+        saved = block_transfer.read(scheduled.saves, self.tier_blocks, self.window_blocks)
         self._copy(scheduled.copies)
-        block_transfer.write(scheduled.loads, self.kv_pool, self.window_pool)
+        block_transfer.write(scheduled.loads, self.tier_blocks, self.window_blocks)
         rows = self._read_slots(scheduled.requests)
         running = sorted((request for request in scheduled.requests if request.token_ids), key=_leading_blocks)
         if not running:
@@ -149,7 +158,7 @@ class ModelRunner:
         windowed = self.window_pool is not None
         batch = InputBatch.build(running, self.kv_pool.block_size, self.device, windowed=windowed)
         step = self._new_step(batch)
-        states = self._forward(batch, step)
+        states = self._forward(batch, step, running)
         self._write_slots(running, states[batch.last_rows])
         rows |= _by_request(running, states)
         sampled = self._sample(scheduled.requests, rows)
@@ -178,14 +187,18 @@ class ModelRunner:
 
     def _copy(self, copies: Sequence[BlockCopy]) -> None:
         self.kv_pool.copy(copies)
+        self.tier_blocks.unseen(copy.target for copy in copies)
         if self.window_pool is not None:
             self.window_pool.copy([BlockCopy(c.window_source, c.window_target, c.num_tokens) for c in copies])
 
-    def _forward(self, batch: InputBatch, step: GroupedStep) -> Tensor:
+    def _forward(self, batch: InputBatch, step: GroupedStep, running: Sequence[ScheduledRequest]) -> Tensor:
         """The final hidden states [T, hidden_size]."""
         if self._graphs is not None and self._graphs.takes(batch):
+            size = self.kv_pool.block_size
+            self.tier_blocks.unseen(request.block_ids[request.num_computed_tokens // size] for request in running)
             return self._graphs.forward(batch)
-        return self._run_layers(batch, step)
+        with self.tier_blocks.watching(running):
+            return self._run_layers(batch, step)
 
     def _run_layers(self, batch: InputBatch, step: GroupedStep | None = None) -> Tensor:
         step = step or self._new_step(batch)
@@ -279,8 +292,10 @@ def _info(
     pool: KVPool,
     groups: LayerGroups,
     shares: PoolShares,
+    hidden: HiddenBlocks | None,
 ) -> ModelInfo:
     dtype, kv_dtype = name_of(model.model.dtype), pool.kv_format.name
+    content = () if hidden is None else ("hidden states",)
     return ModelInfo(
         name=name,
         architecture=model.name,
@@ -294,8 +309,12 @@ def _info(
         attention_backend=backend.name,
         block_bytes=shares.full_bytes,
         fingerprint=fingerprint(model.model, (dtype, kv_dtype, backend.name, __version__)),
-        identity=identity(model.model, (dtype, kv_dtype, settings.quantization, str(pool.block_size), *groups.names)),
+        identity=identity(
+            model.model, (dtype, kv_dtype, settings.quantization, str(pool.block_size), *content, *groups.names)
+        ),
         window=groups.window,
         num_window_layers=groups.num_windowed,
         window_block_bytes=shares.window_bytes,
+        hidden_block_bytes=0 if hidden is None else hidden.block_bytes,
+        restore_seconds=0.0 if hidden is None else hidden.seconds_a_block(),
     )

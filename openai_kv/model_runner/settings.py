@@ -17,6 +17,7 @@ class RunnerSettings:
     weights: none, int8 or int4. `cuda_graphs`: on CUDA decode steps are recorded once and replayed.
     `window_layout` auto: layers with a sliding window have blocks of their own, `window_share` of them for each block
     of the others; full, for whoever hands out one block table: all layers keep all tokens.
+    `tier_content`: what tiers are to keep of a block, kv or auto: hidden states where these are smaller.
     """
 
     dtype: str = "auto"
@@ -40,3 +41,4 @@ class RunnerSettings:
     window_layout: str = "full"
     window_share: float = 0.25
     cuda_graphs: bool = True
+    tier_content: str = "kv"

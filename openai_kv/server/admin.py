@@ -103,10 +103,11 @@ def hits(cache: CacheStats) -> dict[str, Any]:
 
 def describe_tier(tier: TierStats, info: ModelInfo) -> dict[str, Any]:
     """Of other models, too, that share it. Blocks are records here: where there are two groups a block has two."""
-    sizes = [size for size in (info.block_bytes, info.window_block_bytes) if size]
+    sizes = [size for size in (info.stored_block_bytes, info.window_block_bytes) if size]
     return {
         "name": tier.name,
         "plugin": tier.plugin,
+        "content": "hidden_states" if info.hidden_block_bytes else "kv",
         "available": tier.available,
         "blocks_total": None if tier.max_bytes is None else tier.max_bytes * len(sizes) // sum(sizes),
         "blocks_used": tier.blocks,

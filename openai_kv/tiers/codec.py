@@ -1,4 +1,4 @@
-"""One block as a record: its key, its tokens, its K and V, and a checksum over all of it."""
+"""One block as a record: its key, its tokens, K and V or hidden states, and a checksum over all of it."""
 
 import struct
 import zlib
@@ -22,11 +22,13 @@ def record_bytes(block_size: int, block_bytes: int) -> int:
     return HEADER.size + 4 * block_size + block_bytes
 
 
-def decode(record: bytes, key: bytes, token_ids: Sequence[int], num_bytes: int) -> memoryview:
-    """The payload, `num_bytes` of it. Raises CorruptRecordError for anything but a sound record of this very block."""
+def decode(record: bytes, key: bytes, token_ids: Sequence[int], *sizes: int) -> memoryview:
+    """The payload, of one of `sizes`. Raises CorruptRecordError for anything but a sound record of this very block."""
     start = HEADER.size + 4 * len(token_ids)
-    if len(record) != start + num_bytes:
-        raise CorruptRecordError(f"a record of {len(record)} bytes, not {start + num_bytes}")
+    num_bytes = len(record) - start
+    if num_bytes not in sizes:
+        wanted = " or ".join(str(start + size) for size in sizes)
+        raise CorruptRecordError(f"a record of {len(record)} bytes, not {wanted}")
     magic, checksum, known, num_tokens, length = HEADER.unpack_from(record)
     view = memoryview(record)
     if magic != MAGIC or checksum != zlib.crc32(view[8:]):

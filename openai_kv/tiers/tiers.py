@@ -30,6 +30,8 @@ class Tiers:
     """Blocks of `block_bytes` go to tiers, by their numbers, and come back into a Fetch.
 
     Where some layers see a window only, their part of a block, of `window_block_bytes`, is a record of its own.
+    With hidden states, other than 0 `hidden_bytes` a block, either may come; it takes `restore_seconds` to use one.
+
     `wake` is called in a tier's thread when there is news in a Fetch's inbox.
     """
 
@@ -39,6 +41,8 @@ class Tiers:
         *,
         block_bytes: int = 1,
         window_block_bytes: int = 0,
+        hidden_bytes: int = 0,
+        restore_seconds: float = 0.0,
         observer: TierObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -48,7 +52,8 @@ class Tiers:
         self.max_batch = max(1, CALL_BYTES // (block_bytes + window_block_bytes))
         self.max_in_flight = max(BATCH, READ_BYTES // (block_bytes + window_block_bytes))
         self.has_full = block_bytes > 0
-        self._bytes = {False: block_bytes, True: window_block_bytes}
+        self._sizes = {False: tuple(filter(None, (block_bytes, hidden_bytes))), True: (window_block_bytes,)}
+        self._restore_seconds = restore_seconds
         self._observer = observer
         self._clock = clock
         self._moved: list[dict[str, int]] = [{"demote": 0, "promote": 0} for _ in threads]
@@ -154,7 +159,7 @@ class Tiers:
         whole = [block for block in blocks if block is not None]
         seconds = self._clock() - begin
         if len(whole) == len(blocks):
-            self.speeds[number].observe(len(blocks), seconds, begin)
+            self.speeds[number].observe(len(blocks), seconds + len(blocks) * self._restore_seconds, begin)
         payloads = [part for block in whole for part in (block.full, block.window) if part is not None]
         self._report(number, "promote", payloads, seconds)
         self._arrive(fetch, first, blocks)
@@ -172,7 +177,7 @@ class Tiers:
         if data is None:
             return None
         try:
-            return decode(data, record.key, tokens, self._bytes[record.windowed])
+            return decode(data, record.key, tokens, *self._sizes[record.windowed])
         except CorruptRecordError as error:
             self.threads[number].count("corrupt", 1, error)
             self.threads[number].tier.remove([record.key])

@@ -58,6 +58,7 @@ async def test_tiers_are_told_and_reset(tmp_path: Path) -> None:
         assert (stats["hit_tokens"], stats["promoted_tokens"]) == (8, {"disk": 8})
         (tier,) = stats["tiers"]
         assert (tier["name"], tier["plugin"], tier["available"], tier["promoted_blocks"]) == ("disk", "disk", True, 2)
+        assert tier["content"] == "kv"
         assert tier["problems"] == {} and tier["bytes_total"] == 10 * 2**30
         assert (await server.post("/cache/reset", {})).json()["success"]
         assert (await server.post("/generate", BODY)).json()["cache_hit_tokens"] == 0

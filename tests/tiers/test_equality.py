@@ -51,11 +51,10 @@ def start(subject: Subject, tiers: list[CacheTier], policy: str) -> Run:
 
 @contextmanager
 def counted_rows(subject: Subject) -> Iterator[list[int]]:
-    """How many tokens go through the model's first decoder layer."""
+    """How many tokens go through the model."""
     rows: list[int] = []
-    model: Any = subject.paged.model
-    layer = model.model.layers[0] if hasattr(model, "model") else model.layers[0]
-    handle = layer.register_forward_pre_hook(lambda _, arguments: rows.append(arguments[0].shape[1]))
+    embedding: Any = subject.paged.model.get_input_embeddings()
+    handle = embedding.register_forward_pre_hook(lambda _, arguments: rows.append(arguments[0].shape[1]))
     try:
         yield rows
     finally:
