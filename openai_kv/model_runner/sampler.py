@@ -52,16 +52,17 @@ class Sampler:
     def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
         """A token id per row of logits [n, vocab_size], n >= 1, of any float dtype; float32 ones are overwritten."""
         logits = logits.float()
-        for row_logits, row in zip(logits, rows, strict=True):
-            self._adjust(row_logits, row)
+        for index, row in enumerate(rows):
+            if _wants_more(row.params):
+                self._adjust(logits[index], row)
         mask_logits(logits, [row.constraint for row in rows])
-        for row_logits, row in zip(logits, rows, strict=True):
+        for index, row in enumerate(rows):
             if row.index < row.params.min_tokens:
-                self._mask_ends(row_logits, row)
+                self._mask_ends(logits[index], row)
         return _choose(logits, rows)
 
     def _adjust(self, logits: Tensor, row: SamplingRow) -> None:
-        """In place, and only what the request asks for: most ask for nothing."""
+        """In place."""
         params = row.params
         if params.repetition_penalty != 1.0:
             _penalize_repetition(logits, row)
@@ -79,17 +80,28 @@ class Sampler:
             logits[ends] = torch.where(logits.isneginf().all(), before, float("-inf"))
 
 
+def _wants_more(params: SamplingParams) -> bool:
+    """Than the model's own logits: few requests do."""
+    penalized = params.repetition_penalty != 1.0 or params.frequency_penalty or params.presence_penalty
+    return bool(penalized or params.logit_bias)
+
+
 def _choose(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
     """Greedy and drawn rows apart; a step of one kind, the usual one, needs no copy of its logits."""
     drawn = [index for index, row in enumerate(rows) if not row.is_greedy]
     if len(drawn) == len(rows):
         tokens = _draw_rows(logits, rows)
     else:
-        tokens = logits.argmax(-1)  # of equals the lowest id
+        tokens = _likeliest(logits)
         if drawn:
             index = _ids(logits, drawn)
             tokens[index] = _draw_rows(logits[index], [rows[row] for row in drawn])
     return [int(token) for token in tokens.tolist()]
+
+
+def _likeliest(logits: Tensor) -> Tensor:
+    """[n], of equals the lowest id; on the CPU by numpy, as torch's argmax takes 20 times as long there."""
+    return torch.from_numpy(logits.numpy().argmax(-1)) if logits.device.type == "cpu" else logits.argmax(-1)
 
 
 def _ids(logits: Tensor, numbers: Sequence[int]) -> Tensor:

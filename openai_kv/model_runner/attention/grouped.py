@@ -24,8 +24,13 @@ class GroupedStep:
         return self.full if self.window is None else self
 
     def attend(self, index: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
+        step, index = self.part(index)
+        return step.attend(index, query, key, value, options)
+
+    def part(self, index: int) -> tuple[PagedStep, int]:
+        """The step of a layer's group, and which of its layers it is."""
         step = self.window if self.window is not None and self.groups.windowed[index] else self.full
-        return step.attend(self.groups.indices[index], query, key, value, options)
+        return step, self.groups.indices[index]
 
     def mass_by_block(self) -> dict[int, float]:
         """Attention mass by blocks of the full group, that of their window parts included; empty if none was wanted."""

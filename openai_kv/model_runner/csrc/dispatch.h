@@ -4,7 +4,9 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <atomic>
+#include <vector>
 
 #include "kernels.h"
 
@@ -43,16 +45,28 @@ inline const Kernels& kernels_for(int64_t width) {
   return width == 4 ? kernels_generic : best;
 }
 
+// Pieces of work next .. end, on a cache line of its own.
+struct alignas(64) Run {
+  std::atomic<int64_t> next;
+  int64_t end;
+};
+
 struct Nothing {
   void operator()() const {}
 };
 
-// Runs f(i) for i < n; whoever is free takes the next, as pieces differ in size. Each thread ends with `done`.
+// Runs f(i) for i < n. Each thread has a run of neighbours, and helps the others when it is through with it, as pieces
+// differ in size. Each thread ends with `done`.
 template <class F, class Done = Nothing>
 void for_each(int64_t n, const F& f, const Done& done = {}) {
-  std::atomic<int64_t> next{0};
-  at::parallel_for(0, std::min<int64_t>(n, at::get_num_threads()), 1, [&](int64_t, int64_t) {
-    for (int64_t i = next++; i < n; i = next++) f(i);
+  int64_t threads = std::min<int64_t>(n, at::get_num_threads());
+  std::vector<Run> runs(threads);
+  for (int64_t t = 0; t < threads; ++t) runs[t].next = n * t / threads, runs[t].end = n * (t + 1) / threads;
+  at::parallel_for(0, threads, 1, [&](int64_t first, int64_t) {
+    for (int64_t t = 0; t < threads; ++t) {
+      Run& run = runs[(first + t) % threads];
+      for (int64_t i = run.next++; i < run.end; i = run.next++) f(i);
+    }
     done();
   });
 }

@@ -73,9 +73,11 @@ const Kernels KERNELS = {
     {weigh<float>, weigh<bf16>, weigh<f16>, weigh<int8_t>, weigh<int8_t, int4>, weigh<channel_int4, int8_t>,
      weigh<channel_int4, int4>},
     {encode_int8, encode_int4},
+    kTileRows,
     {arrange<float>, arrange<bf16>, nullptr},
     {multiply<float>, multiply<bf16>, nullptr},
     {norm<float>, norm<bf16>, norm<f16>},
+    {add<float>, add<bf16>, add<f16>},
     {gate<float>, gate<bf16>, gate<f16>},
     {rotate<float>, rotate<bf16>, rotate<f16>},
 };

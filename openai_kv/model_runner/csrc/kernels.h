@@ -61,7 +61,6 @@ inline int64_t scratch_floats(int head_dim) {
 }
 
 constexpr int kPanel = 32;        // columns whose weights lie together
-constexpr int kMaxTileRows = 12;  // a multiple of what each instruction set multiplies at a time
 
 // x [.., depth] @ weights.T. Weights in panels of kPanel columns, padded with 0: float32 [depth][kPanel], bfloat16
 // [depth / 2][kPanel][2]. The depth is even, x lies as `arrange` puts it.
@@ -72,6 +71,7 @@ struct Linear {
   void* out;          // [.., columns]
   int depth;
   int64_t columns;
+  int tile_rows;  // rows whose elements lie together, at most Kernels::tile_rows
 };
 
 // `rounds`: the normalized row is rounded to its type before the weight is applied, as in Llama; without it only the
@@ -95,11 +95,14 @@ struct Kernels {
                         float* scratch);
   // A row of floats as codes and their scales, to the nearest, halves to even.
   void (*encode[kCodes])(const float* row, int d, void* codes, void* scales);
+  int tile_rows;  // that `multiply` takes at most at a time
   // Rows [first, last) of x, converted and in the order of `multiply`; the columns behind `size` become 0.
-  void (*arrange[kTypes])(const void* x, int64_t stride, int size, int depth, int64_t first, int64_t last, float* to);
-  // Rows [first, last) of a panel's columns; first is a multiple of kMaxTileRows. None for float16.
+  void (*arrange[kTypes])(const void* x, int64_t stride, int size, int depth, int tile_rows, int64_t first, int64_t last,
+                          float* to);
+  // Rows [first, last) of a panel's columns; first is a multiple of the tile's. None for float16.
   void (*multiply[kTypes])(const Linear&, int64_t first, int64_t last, int64_t panel);
   void (*norm[kTypes])(const Norm&, const void* x, void* out);
+  void (*add[kTypes])(const void* x, const void* y, void* out, int size);
   // activation: 0 SiLU, 1 GELU by tanh
   void (*gate[kTypes])(int activation, const void* gates, const void* ups, void* out, int size);
   void (*rotate[kTypes])(void* row, const void* cosines, const void* sines, int half);

@@ -28,12 +28,14 @@ inline void load_steps(const bf16* pair, int column, vec& even, vec& odd) {
   odd = as<vec>(both & 0xffff0000u);
 }
 
+// `ahead`: what is fetched meanwhile, `stride` further on in each step.
 template <class T, int Rows>
-void tile(const Linear& linear, const float* x, int64_t row, const T* weights, int64_t column) {
+void tile(const Linear& linear, const float* x, int64_t row, const T* weights, int64_t column, const char* ahead,
+          int stride) {
   vec sums[Rows][kTileVectors] = {};
-  for (int k = 0; k < linear.depth; k += 2, x += 2 * Rows, weights += 2 * kPanel) {
+  for (int k = 0; k < linear.depth; k += 2, x += 2 * Rows, weights += 2 * kPanel, ahead += stride) {
     vec even[kTileVectors], odd[kTileVectors];
-    fetch_ahead<2 * kPanel * sizeof(T)>(weights);
+    fetch<2 * kPanel * sizeof(T)>(ahead);
     for (int c = 0; c < kTileVectors; ++c) load_steps(weights, c * W, even[c], odd[c]);
 #pragma GCC unroll 12
     for (int r = 0; r < Rows; ++r) {
@@ -57,28 +59,35 @@ void tile(const Linear& linear, const float* x, int64_t row, const T* weights, i
 
 template <class T, int... Less>
 void some_rows(int rows, const Linear& linear, const float* x, int64_t row, const T* weights, int64_t column,
-               std::integer_sequence<int, Less...>) {
-  static_cast<void>(((rows == Less + 1 && (tile<T, Less + 1>(linear, x, row, weights, column), true)) || ...));
+               const char* ahead, int stride, std::integer_sequence<int, Less...>) {
+  static_cast<void>(
+      ((rows == Less + 1 && (tile<T, Less + 1>(linear, x, row, weights, column, ahead, stride), true)) || ...));
 }
 
+// A panel that goes by once is fetched shortly before it is needed. One that goes by for several tiles of rows lies in the
+// cache from the second on: each of them fetches its share of the next panel, so that memory is never idle. Measured with
+// weights that lie in memory: 1/1.2 of the time at 16 and 32 rows.
 template <class T>
 void multiply(const Linear& linear, int64_t first, int64_t last, int64_t panel) {
-  const T* weights = static_cast<const T*>(linear.weights) + panel * kPanel * linear.depth;
-  for (int64_t row = first; row < last; row += kTileRows) {
-    int rows = last - row < kTileRows ? int(last - row) : kTileRows;
+  int64_t size = int64_t(kPanel) * linear.depth, tiles = (last - first + linear.tile_rows - 1) / linear.tile_rows;
+  const T* weights = static_cast<const T*>(linear.weights) + panel * size;
+  int share = int(2 * kPanel * sizeof(T) / tiles);
+  const char* ahead = reinterpret_cast<const char*>(weights) + (tiles > 1 ? size * sizeof(T) : kAhead);
+  for (int64_t row = first; row < last; row += linear.tile_rows, ahead += share * (linear.depth / 2)) {
+    int rows = last - row < linear.tile_rows ? int(last - row) : linear.tile_rows;
     for (int c = 0; c < kPanel && panel * kPanel + c < linear.columns; c += kTileColumns) {
       some_rows<T>(rows, linear, linear.x + row * linear.depth, row, weights + (sizeof(T) == 2 ? 2 * c : c),
-                   panel * kPanel + c, std::make_integer_sequence<int, kTileRows>{});
+                   panel * kPanel + c, ahead, share, std::make_integer_sequence<int, kTileRows>{});
     }
   }
 }
 
-// Rows [first, last) of x as `multiply` reads them: kTileRows at a time, or as many as are left, step by step of the
+// Rows [first, last) of x as `multiply` reads them: tile_rows at a time, or as many as are left, step by step of the
 // depth. What lies behind `size` is 0.
 template <class T>
-void arrange(const void* x, int64_t stride, int size, int depth, int64_t first, int64_t last, float* to) {
-  for (int64_t row = first; row < last; row += kTileRows) {
-    int rows = last - row < kTileRows ? int(last - row) : kTileRows;
+void arrange(const void* x, int64_t stride, int size, int depth, int tile_rows, int64_t first, int64_t last, float* to) {
+  for (int64_t row = first; row < last; row += tile_rows) {
+    int rows = last - row < tile_rows ? int(last - row) : tile_rows;
     for (int r = 0; r < rows; ++r) {
       const T* from = static_cast<const T*>(x) + (row + r) * stride;
       float* at = to + row * depth + r;

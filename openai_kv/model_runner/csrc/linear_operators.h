@@ -36,9 +36,13 @@ void check_linear(const Tensor& x, const Tensor& weight, const std::optional<Ten
               "packed_linear: the bias must be ", columns, " contiguous float32");
 }
 
-int64_t rows_at_a_time(int64_t depth) {
-  return std::max<int64_t>(kRowBytes / (4 * depth * kMaxTileRows), 1) * kMaxTileRows;
+// Even tiles: 8 and 8 rows rather than 12 and 4.
+int64_t rows_of_tile(int64_t rows, int64_t most) {
+  int64_t tiles = std::max<int64_t>((rows + most - 1) / most, 1);
+  return std::max<int64_t>((rows + tiles - 1) / tiles, 1);
 }
+
+int64_t rows_at_a_time(int64_t depth, int64_t tile) { return std::max<int64_t>(kRowBytes / (4 * depth * tile), 1) * tile; }
 
 // Whether torch has a kernel of its own for our panels: with AMX, many rows are several times faster.
 bool has_brgemm() { return at::native::cpublas::could_pack(at::kBFloat16); }
@@ -72,7 +76,9 @@ Tensor packed_linear(const Tensor& x, const Tensor& weight, const std::optional<
   int64_t depth = 2 * weight.size(1), panels = weight.size(0), size = x.size(-1);
   Tensor dense = x.stride(-1) == 1 ? x : x.contiguous();
   Tensor from = dense.dim() == 2 ? dense : dense.reshape({-1, size});
-  int64_t rows = from.size(0), step = rows_at_a_time(depth), groups = (rows + step - 1) / step;
+  const Kernels& kernels = kernels_for(width);
+  int64_t rows = from.size(0), tile = rows_of_tile(rows, kernels.tile_rows);
+  int64_t step = rows_at_a_time(depth, tile), groups = (rows + step - 1) / step;
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = columns;
   Tensor out = at::empty(sizes, x.options());
@@ -82,13 +88,13 @@ Tensor packed_linear(const Tensor& x, const Tensor& weight, const std::optional<
     return out;
   }
   Tensor floats = at::empty({rows * depth}, x.options().dtype(at::kFloat));
-  const Kernels& kernels = kernels_for(width);
   int type = type_of(x);
-  at::parallel_for(0, (rows + kMaxTileRows - 1) / kMaxTileRows, 4, [&](int64_t first, int64_t last) {
-    kernels.arrange[type](from.const_data_ptr(), from.stride(0), int(size), int(depth), first * kMaxTileRows,
-                          std::min(last * kMaxTileRows, rows), floats.data_ptr<float>());
+  at::parallel_for(0, (rows + tile - 1) / tile, 4, [&](int64_t first, int64_t last) {
+    kernels.arrange[type](from.const_data_ptr(), from.stride(0), int(size), int(depth), int(tile), first * tile,
+                          std::min(last * tile, rows), floats.data_ptr<float>());
   });
-  Linear linear{floats.const_data_ptr<float>(), weight.const_data_ptr(), bias_at, out.data_ptr(), int(depth), columns};
+  Linear linear{floats.const_data_ptr<float>(), weight.const_data_ptr(), bias_at, out.data_ptr(), int(depth), columns,
+                int(tile)};
   for_each(panels * groups, [&](int64_t i) {
     int64_t first = i % groups * step;
     kernels.multiply[type](linear, first, std::min(first + step, rows), i / groups);

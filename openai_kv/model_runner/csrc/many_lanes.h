@@ -163,8 +163,8 @@ void many(const Layer& layer, const Lanes& lanes, int begin, int end, Partial ou
           float* scratch) {
   for (int l = 0; l < lanes.lanes;) {
     if (lanes.lanes - l > W && kColumns > 1) {
-      int columns = lanes.lanes - l > 2 * W ? kColumns : 2;
-      auto run = columns == 2 ? many_lanes<K, V, 2> : many_lanes<K, V, kColumns>;
+      int columns = min((lanes.lanes - l + W - 1) / W, kColumns);
+      auto run = columns == 2 ? many_lanes<K, V, 2> : columns == 3 ? many_lanes<K, V, 3> : many_lanes<K, V, kColumns>;
       run(layer, lanes, l, begin, end, out, lse, weights, scratch);
       l += columns * W;
     } else {

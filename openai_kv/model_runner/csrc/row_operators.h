@@ -40,6 +40,20 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon, bool roun
   return out;
 }
 
+// x + y, of one shape and type, dense.
+Tensor sum(const Tensor& x, const Tensor& y) {
+  TORCH_CHECK(x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() && x.is_contiguous() && y.is_contiguous(),
+              "sum: ", x.sizes(), " and ", y.sizes(), " do not fit together");
+  Tensor out = at::empty(x.sizes(), x.options());
+  auto run = kernels_for(0).add[type_of(x)];
+  int64_t size = x.size(-1), bytes = size * x.element_size();
+  char* to = static_cast<char*>(out.data_ptr());
+  at::parallel_for(0, x.numel() / size, grain(size), [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) run(at_row(x, row), at_row(y, row), to + row * bytes, int(size));
+  });
+  return out;
+}
+
 // gates_and_ups [.., 2 * size], gates first; returns act(gates) * ups [.., size]
 Tensor gated(const Tensor& gates_and_ups, int64_t activation, int64_t width) {
   Tensor rows = as_rows(gates_and_ups);

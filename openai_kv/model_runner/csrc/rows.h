@@ -35,6 +35,13 @@ void norm(const Norm& norm, const void* from, void* to) {
   }
 }
 
+template <class T>
+void add(const void* x, const void* y, void* to, int size) {
+  const T *a = static_cast<const T*>(x), *b = static_cast<const T*>(y);
+  T* out = static_cast<T*>(to);
+  for (int i = 0; i < size; i += W) store_some(out + i, load_some(a + i, size - i) + load_some(b + i, size - i), size - i);
+}
+
 inline vec silu(vec x) {
   vec limit = splat(-87.f);
   return x / (1.f + exp(-max(x, limit)));

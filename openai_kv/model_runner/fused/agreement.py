@@ -16,6 +16,14 @@ STRICT = 5e-5  # relative difference in float32, where another order of a sum ma
 COARSE = 2e-2  # in bfloat16, where each rounding makes up to 4e-3
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Results:
+    """What a module returned, perhaps first in a tuple, and what it handed to attention."""
+
+    in_tuple: bool
+    tensors: list[Tensor]
+
+
 @dataclass(slots=True, eq=False)
 class Agreement:
     """Compares on what the original was called with in the model.
@@ -48,15 +56,21 @@ class Agreement:
         return True
 
     def _difference(self, original: nn.Module, stand_in: nn.Module, call: Call) -> float:
-        """The largest, relative, of what is returned and of what is handed to attention."""
-        expected, actual = self._results(original, call), self._results(stand_in, call)
-        return max(relative_difference(*pair) for pair in zip(actual, expected, strict=True))
+        """The largest, relative, of what is returned and of what is handed to attention.
 
-    def _results(self, module: nn.Module, call: Call) -> list[Tensor]:
+        Infinite if only one of them returns a tuple: who calls it would take something else out of it.
+        """
+        expected, actual = self._results(original, call), self._results(stand_in, call)
+        if expected.in_tuple != actual.in_tuple:
+            return float("inf")
+        return max(relative_difference(*pair) for pair in zip(actual.tensors, expected.tensors, strict=True))
+
+    def _results(self, module: nn.Module, call: Call) -> _Results:
         self.step.calls.clear()
         output: Any = module(*call.args, **call.kwargs)
         handed = [tensor for call in self.step.calls.values() for tensor in call.tensors]
-        return [output[0] if isinstance(output, tuple) else output, *handed]
+        in_tuple = isinstance(output, tuple)
+        return _Results(in_tuple, [output[0] if in_tuple else output, *handed])
 
 
 def relative_difference(actual: Tensor, expected: Tensor) -> float:

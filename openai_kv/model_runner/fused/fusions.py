@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.functional import gelu, silu
 
 from openai_kv.model_runner.fused import operators
+from openai_kv.model_runner.fused.layer import FusedLayer, norm_names
 from openai_kv.model_runner.fused.linear import DTYPES, PackedLinear, is_linear
 from openai_kv.model_runner.fused.modules import FusedAttention, FusedMLP, FusedNorm
 from openai_kv.model_runner.fused.observe import AttentionCall
@@ -17,6 +18,15 @@ from openai_kv.model_runner.fused.observe import AttentionCall
 Build = Callable[[Any], nn.Module]
 # Ways to stand in for a module that has the structure for it; which of them compute the same is then tried out.
 Fusion = Callable[[nn.Module, Mapping[int, AttentionCall]], Iterator[Build]]
+
+
+def layers(module: nn.Module, calls: Mapping[int, AttentionCall]) -> Iterator[Build]:
+    """What has norms where Llama or Gemma have them, around an attention and an MLP that are of interest themselves."""
+    attention, mlp = (module._modules.get(name) for name in ("self_attn", "mlp"))
+    if attention is None or mlp is None or not norm_names(module):
+        return
+    if any(attentions(attention, calls)) and any(mlps(mlp, calls)):
+        yield FusedLayer
 
 
 def norms(module: nn.Module, _: Mapping[int, AttentionCall]) -> Iterator[Build]:

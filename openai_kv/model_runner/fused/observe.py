@@ -64,10 +64,6 @@ class Observation:
 
 def observe(model: CausalLM) -> Observation:
     """Run a few tokens through layers and head."""
-    device = model.model.device
-    vocab_size = int(model.text_config.vocab_size)
-    token_ids = torch.arange(NUM_TOKENS, device=device)[None] * 37 % vocab_size
-    positions = torch.arange(FIRST_POSITION, FIRST_POSITION + NUM_TOKENS, device=device)[None]
     step = ObservedStep()
     calls: dict[str, list[Call]] = {}
     hooks = [
@@ -75,12 +71,19 @@ def observe(model: CausalLM) -> Observation:
         for name, module in model.model.named_modules()
     ]
     try:
-        model.logits(model.hidden_states(token_ids, positions, step))
+        model.logits(model.hidden_states(*trial_rows(model), step))
     finally:
         for hook in hooks:
             hook.remove()
     once = {name: found[0] for name, found in calls.items() if len(found) == 1}
     return Observation(once, dict(step.calls), step)
+
+
+def trial_rows(model: CausalLM) -> tuple[Tensor, Tensor]:
+    """Tokens and positions [1, T]."""
+    device, vocab_size = model.model.device, int(model.text_config.vocab_size)
+    token_ids = torch.arange(NUM_TOKENS, device=device)[None] * 37 % vocab_size
+    return token_ids, torch.arange(FIRST_POSITION, FIRST_POSITION + NUM_TOKENS, device=device)[None]
 
 
 def _note(calls: list[Call], _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

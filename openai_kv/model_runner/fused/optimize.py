@@ -10,6 +10,8 @@ from torch import nn
 
 from openai_kv.model_runner.fused import fusions
 from openai_kv.model_runner.fused.agreement import Agreement
+from openai_kv.model_runner.fused.forward import fuse_forward
+from openai_kv.model_runner.fused.layer import join_layers
 from openai_kv.model_runner.fused.linear import DTYPES, PackedEmbedding, PackedLinear
 from openai_kv.model_runner.fused.observe import Observation, observe
 from openai_kv.model_runner.loader import CausalLM, one_line
@@ -17,7 +19,7 @@ from openai_kv.model_runner.probe import refusing
 
 logger = logging.getLogger(__name__)
 
-PASSES = (fusions.norms, fusions.attentions, fusions.mlps, fusions.linears)
+PASSES = (fusions.layers, fusions.norms, fusions.attentions, fusions.mlps, fusions.linears)
 
 
 @torch.no_grad()
@@ -35,10 +37,12 @@ def optimize(model: CausalLM, brgemm_rows: int = 0) -> CausalLM:
     for fusion in PASSES:
         exchange.run(fusion)
     exchange.run_tied()
+    fuse_forward(model)
     for module in model.model.modules():
         if isinstance(module, PackedLinear):
             module.brgemm_rows = brgemm_rows
     _let_go_of_files(model.model)
+    join_layers(model.model)
     exchange.report()
     return CausalLM.wrap(model.model)
 
