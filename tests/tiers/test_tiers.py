@@ -1,5 +1,7 @@
 """What Tiers tell of what was moved."""
 
+import pytest
+
 from openai_kv.metrics import TransferStats
 from openai_kv.outputs import BlockSave
 from openai_kv.tiers.fetch import Fetch
@@ -39,8 +41,8 @@ def test_bytes_are_those_of_either_kind_and_a_block_takes_its_restoring_too() ->
     fetch.read_inbox()
     assert [bytes(loaded.full or b"") for loaded in fetch.take()] == PAYLOADS[::-1]
     told = [(stats.direction, stats.num_blocks, stats.num_bytes) for stats in heard.transfers]
-    assert told == [("demote", 3, 220), ("promote", 3, 220)]
-    assert tiers.load_seconds[0].value == 5.0
+    assert told == [("demote", 3, 220), ("promote", 1, 60), ("promote", 2, 160)]
+    assert tiers.speeds[0].seconds(10, most=10) == pytest.approx(50.0)
 
 
 def test_a_payload_of_a_third_length_is_corrupt() -> None:

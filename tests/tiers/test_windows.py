@@ -133,6 +133,8 @@ def test_a_load_that_hangs_is_overtaken_from_the_front() -> None:
     answer(machine(tier, shape=shape), long, 1)
     again = machine(tier, shape=shape, seconds_a_token=1e-4)
     again.engine.scheduler._promotion.speed.step.value = 1e-4
+    call = again.engine.scheduler.tiers.speeds[0].call
+    call.base, call.slope, call.measured = 1.6e-6, 1e-6, True  # so the first call is for eight blocks
     again.thread.held, again.thread.let_through = True, 2  # the look-up and the last eight blocks
     assert answer(again, long, 1) == 12 * 4 + 2
     assert again.engine.stats().cache.promoted_tokens == {"host": 32}
