@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, kl_div
 
 from benchmarks.kv_scores import Interval, Score, WindowScore, summarize
 from benchmarks.record import save
@@ -53,17 +53,22 @@ def _steps(runner: ModelRunner, window: Sequence[int]) -> Iterator[Tensor]:
 
 
 @torch.inference_mode()
-def score(runner: ModelRunner, reference: Tensor, found: Tensor, targets: Tensor) -> WindowScore:
-    """Means over the rows of `found` against `reference`, both [n, hidden_size]; targets [n]: what followed them."""
-    sums = torch.zeros(3, dtype=torch.float64)
+def score(runner: ModelRunner, found: Sequence[Tensor], targets: Tensor) -> list[WindowScore]:
+    """Means over rows of each of `found` against the first, all [n, hidden_size]; targets [n]: what followed them."""
+    sums = torch.zeros(len(found), 3, dtype=torch.float64)
     for first in range(0, len(targets), LOGIT_ROWS):
         rows = slice(first, first + LOGIT_ROWS)
-        expected, actual = (runner.model.logits(part[rows]).float().log_softmax(-1) for part in (reference, found))
-        loss = cross_entropy(actual, targets[rows], reduction="sum")
-        divergence = (expected.exp() * (expected - actual)).sum()
-        agreed = (expected.argmax(-1) == actual.argmax(-1)).sum()
-        sums += torch.stack((loss, divergence, agreed)).double().cpu()
-    return WindowScore(*(sums / len(targets)).tolist())
+        expected, *others = (runner.model.logits(part[rows]).float().log_softmax(-1) for part in found)
+        each = [_sums(expected, actual, targets[rows]) for actual in (expected, *others)]
+        sums += torch.stack(each).double().cpu()
+    return [WindowScore(*row) for row in (sums / len(targets)).tolist()]
+
+
+def _sums(expected: Tensor, actual: Tensor, targets: Tensor) -> Tensor:
+    """Loss, divergence from `expected`, rows with the same likeliest token."""
+    loss = cross_entropy(actual, targets, reduction="sum")
+    divergence = kl_div(actual, expected, reduction="sum", log_target=True)
+    return torch.stack((loss, divergence, (expected.argmax(-1) == actual.argmax(-1)).sum()))
 
 
 def evaluate(runners: Sequence[ModelRunner], windows: Sequence[Sequence[int]]) -> list[list[WindowScore]]:
@@ -73,7 +78,7 @@ def evaluate(runners: Sequence[ModelRunner], windows: Sequence[Sequence[int]]) -
         half = len(window) // 2
         targets = torch.tensor(window[half:], device=runners[0].device)
         found = [states(runner, window)[half - 1 : -1] for runner in runners]
-        scores.append([score(runners[0], found[0], part, targets) for part in found])
+        scores.append(score(runners[0], found, targets))
         print(f"  {number} of {len(windows)} windows", end="\r", flush=True)
     return scores
 
