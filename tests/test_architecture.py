@@ -58,6 +58,7 @@ ARROWS: dict[str, set[str]] = {
         "plugin_origins",
         "tiers",
     },
+    "plugin_list": {"plugins"},
     "simulate": {"cache", "plugins", "default_plugins", *SETTINGS},
     "bench": {"simulate", *SETTINGS},
     "planning": {"model_runner", "model_store", *SETTINGS},
