@@ -113,13 +113,13 @@ def _compile(compiler: list[str], sources: Path, scratch: Path, progress: Callab
     todo = units(platform.machine())
     flags = [*COMMON_FLAGS, *(f"-I{path}" for path in include_paths())]
     objects = [str(scratch / f"{unit.name}.o") for unit in todo]
-    progress(f"building the attention operator with {compiler[0]} (once)")
+    progress(f"compiling the operators with {compiler[0]}: takes a minute or two, once")
     commands = [
         [*compiler, *flags, *unit.flags, "-c", str(sources / unit.source), "-o", to]
         for unit, to in zip(todo, objects, strict=True)
     ]
     for number in _run_all(commands):
-        progress(f"building the attention operator: {number} of {len(todo)} parts")
+        progress(f"compiling the operators: {number} of {len(todo)} parts")
     library = scratch / "operator.so"
     libraries = [*(f"-L{path}" for path in library_paths()), "-ltorch", "-ltorch_cpu", "-lc10"]
     _run([*compiler, "-shared", *objects, *libraries, "-o", str(library)])

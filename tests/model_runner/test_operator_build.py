@@ -70,6 +70,7 @@ def test_each_instruction_set_is_compiled_once(
     library = build_operator(cache, lines.append)
     assert library.read_text() == "object"
     assert compiler.compilations() == 7
+    assert lines[0].startswith("compiling the operators with ") and lines[0].endswith("takes a minute or two, once")
     assert lines[-1].endswith("7 of 7 parts")
     assert build_operator(cache, lines.append) == library
     assert compiler.compilations() == 7
