@@ -223,7 +223,7 @@ class AsyncEngine:
             self.abort(request_id)
 
     def _die(self, error: BaseException) -> None:
-        if self.state is not EngineState.LOADING:  # then whoever waits for `settled` reports the failure
+        if self._engine is not None:  # else whoever waits for `settled` reports it; nobody does after Ctrl-C
             logger.critical("the engine thread ended", exc_info=error)
         self.state, self.failure = EngineState.DEAD, error
         for stream in self._streams.values():

@@ -5,6 +5,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -127,10 +128,18 @@ def _compile(compiler: list[str], sources: Path, scratch: Path, progress: Callab
 
 
 def _run_all(commands: list[list[str]]) -> Iterator[int]:
-    """How many have ended, each time one does; no more run at once than there are cores."""
+    """How many have ended, each time one does; no more run at once than there are cores, and none after a failure."""
     pool = ThreadPoolExecutor(os.cpu_count())
+
+    def run(command: list[str]) -> None:
+        try:
+            _run(command)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # here, or this thread begins the next one meanwhile
+            raise
+
     try:
-        for number, done in enumerate(as_completed([pool.submit(_run, command) for command in commands]), start=1):
+        for number, done in enumerate(as_completed([pool.submit(run, command) for command in commands]), start=1):
             done.result()
             yield number
     finally:
@@ -144,7 +153,10 @@ def _start(command: list[str]) -> subprocess.Popen[str]:
 
 
 def _output(process: subprocess.Popen[str]) -> str:
+    """Raises OperatorBuildError, and KeyboardInterrupt where Ctrl-C, which goes to children too, ended the compiler."""
     output, _ = process.communicate()
+    if -process.returncode in (signal.SIGINT, signal.SIGTERM):
+        raise KeyboardInterrupt(f"the compiler was stopped by {signal.Signals(-process.returncode).name}")
     if process.returncode != 0:
         lines = output.strip().splitlines() or ["no message"]
         reason = next((line for line in lines if "error" in line), lines[-1])

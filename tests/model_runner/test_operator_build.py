@@ -1,4 +1,5 @@
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from openai_kv.errors import OperatorBuildError
 from openai_kv.model_runner.operator_build import build_operator, units
 
 FAKE_COMPILER = """#!{python}
-import pathlib, sys, time
+import os, pathlib, signal, sys, time
 with open({log!r}, "a") as log:
     print(*sys.argv[1:], file=log)
 if "--version" in sys.argv:
@@ -22,6 +23,9 @@ elif {slow!r} in sys.argv:
             sys.exit("error: nobody heard of the others")
         time.sleep(0.01)
     pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_text("object")
+elif {signal}:
+    signal.signal({signal}, signal.SIG_DFL)
+    os.kill(os.getpid(), {signal})
 elif {fails}:
     sys.exit("kernels.cpp:7: error: no such vector")
 else:
@@ -36,9 +40,14 @@ class Compiler:
         self.path, self.log = folder / "fake-c++", folder / "log"
         self.install()
 
-    def install(self, *, version: str = "fake 1.0", fails: bool = False, slow: str = "") -> None:
+    def install(self, *, version: str = "fake 1.0", fails: bool = False, slow: str = "", signal: int = 0) -> None:
         text = FAKE_COMPILER.format(
-            python=sys.executable, log=str(self.log), version=version, fails=fails, slow=slow or "--none"
+            python=sys.executable,
+            log=str(self.log),
+            version=version,
+            fails=fails,
+            slow=slow or "--none",
+            signal=signal,
         )
         self.path.write_text(text)
         self.path.chmod(stat.S_IRWXU)
@@ -134,6 +143,17 @@ def test_a_failure_names_the_compilers_reason_and_leaves_nothing(compiler: Compi
     assert list(cache.rglob("*.so")) == []
     compiler.install()
     assert build_operator(cache, ignore).exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_compiler_that_is_interrupted_is_no_failure(
+    compiler: Compiler, cache: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    compiler.install(signal=number)
+    with pytest.raises(KeyboardInterrupt, match=number.name):
+        build_operator(cache, ignore)
+    assert compiler.compilations() == 1, "no other was begun"
 
 
 def test_a_folder_that_cannot_be_made_is_said(compiler: Compiler, cache: Path) -> None:
