@@ -18,6 +18,7 @@ import torch
 from filelock import FileLock
 from torch.utils.cpp_extension import include_paths, library_paths
 
+from openai_kv.cgroup import num_cpus
 from openai_kv.errors import OperatorBuildError
 
 COMMON_FLAGS = ("-std=c++20", "-fPIC", "-O3", "-DNDEBUG", "-Wno-psabi")
@@ -129,7 +130,7 @@ def _compile(compiler: list[str], sources: Path, scratch: Path, progress: Callab
 
 def _run_all(commands: list[list[str]]) -> Iterator[int]:
     """How many have ended, each time one does; no more run at once than there are cores, and none after a failure."""
-    pool = ThreadPoolExecutor(os.cpu_count())
+    pool = ThreadPoolExecutor(num_cpus())
 
     def run(command: list[str]) -> None:
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from openai_kv.errors import OperatorBuildError
+from openai_kv.model_runner import operator_build
 from openai_kv.model_runner.operator_build import build_operator, units
 
 FAKE_COMPILER = """#!{python}
@@ -89,7 +90,7 @@ def test_each_instruction_set_is_compiled_once(
 def test_a_part_that_is_done_is_told_while_another_compiles(
     compiler: Compiler, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(operator_build, "num_cpus", lambda: 2)
     compiler.install(slow="-fopenmp")  # the first unit, which ends only when all others were told
     lines: list[str] = []
 
@@ -149,7 +150,7 @@ def test_a_failure_names_the_compilers_reason_and_leaves_nothing(compiler: Compi
 def test_a_compiler_that_is_interrupted_is_no_failure(
     compiler: Compiler, cache: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr(operator_build, "num_cpus", lambda: 1)
     compiler.install(signal=number)
     with pytest.raises(KeyboardInterrupt, match=number.name):
         build_operator(cache, ignore)
