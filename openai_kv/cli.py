@@ -31,6 +31,8 @@ PLAN_OPTIONS = (
     "cache.kv_cache_dtype",
     "cache.window_layout",
     "cache.window_share",
+    "engine.max_num_seqs",
+    "engine.max_num_batched_tokens",
 )
 OWN = "own."  # begins the names of what is no setting, but the command's own
 
