@@ -118,7 +118,8 @@ class ModelRunner:
     @classmethod
     def load(cls, path: Path, name: str, settings: RunnerSettings) -> "ModelRunner":
         """Load the transformers folder at `path`; `name` is what it is called. Raises ModelLoadError, ConfigError."""
-        torch.set_num_threads(min(torch.get_num_threads(), num_cpus()))  # it knows of no cgroup's limit
+        if num_cpus() < torch.get_num_threads():  # torch knows of no cgroup's limit
+            torch.set_num_threads(num_cpus())
         device = resolve_device(settings.device)
         model = load_model(path, dtype=settings.dtype, device=device, trust_remote_code=settings.trust_remote_code)
         invariant = settings.batch_invariant
