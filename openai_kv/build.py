@@ -47,6 +47,7 @@ from openai_kv.tokenizer import Tokenizer
 
 CPU_BATCHED_TOKENS = 512  # a step of 2048 holds up every stream for seconds, and computes no faster
 BATCHED_TOKENS = 2048
+logger = logging.getLogger(__name__)
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -66,6 +67,7 @@ class EngineBuilder:
 
     def __call__(self, on_started: OnStarted) -> Engine:
         """Raises StartupError."""
+        logger.info("loading %s", self.model_name)
         tokenizer = self._tokenizer()
         runner = ModelRunner.load(self.model_folder, self.model_name, self._runner_settings())
         manager = self._manager(runner)
@@ -200,7 +202,7 @@ def serve(settings: Settings) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     registry = load_plugins(settings.cache.plugins_dir)
     for problem in registry.problems:
-        logging.getLogger(__name__).warning("skipped %s", problem)
+        logger.warning("skipped %s", problem)
     return run(build_context(settings, registry))
 
 

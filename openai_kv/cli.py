@@ -1,7 +1,6 @@
 """The command line: one function a command. Nothing heavy is imported before a command needs it."""
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +31,8 @@ PLAN_OPTIONS = (
     "cache.kv_cache_dtype",
     "cache.window_layout",
     "cache.window_share",
+    "engine.max_num_seqs",
+    "engine.max_num_batched_tokens",
 )
 OWN = "own."  # begins the names of what is no setting, but the command's own
 
@@ -145,11 +146,6 @@ def show(value: object) -> str:
     return " ".join(value) if isinstance(value, tuple | list) else str(value)
 
 
-def as_written(value: object) -> str:
-    """A plugin's option as one writes it into the file or a variable; the quotes of a text are left out."""
-    return json.dumps(value) if isinstance(value, bool | list | dict) else str(value)
-
-
 def explain_unknown(word: str) -> str:
     if not word.startswith("-"):
         return f"unexpected argument {word}"
@@ -178,20 +174,12 @@ def pull(settings: Settings) -> int:
 
 
 def plugins(settings: Settings) -> int:
-    from rich.console import Console
-    from rich.table import Column, Table
-
+    from openai_kv.plugin_list import plugin_lines
     from openai_kv.plugins import load_plugins
 
     registry = load_plugins(settings.cache.plugins_dir)
     active = {settings.cache.eviction_policy, *settings.exporter_names, *settings.cache.tiers}
-    columns = ("name", "version", "source", "registers", "active", "options")
-    table = Table(*(Column(name, overflow="fold") for name in columns), box=None)
-    for report in registry.report(active, settings.plugin_options):
-        shown = ", ".join(f"{name}={as_written(value)}" for name, value in report.options.items())
-        hooks = "\n".join(hook.removeprefix("register_") for hook in report.hooks)
-        table.add_row(report.name, report.version, report.source, hooks, "yes" if report.active else "", shown)
-    Console().print(table)
+    print(*plugin_lines(registry.report(active, settings.plugin_options)), sep="\n")
     for problem in registry.problems:
         say(f"broken: {problem}")
     return 0

@@ -26,7 +26,10 @@ def test_sampling_defaults_are_the_models_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("speculation", ["off", "auto"])
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
-def test_an_engine_is_built_for_layers_of_any_kind(tmp_path: Path, family: str, speculation: str) -> None:
+def test_an_engine_is_built_for_layers_of_any_kind(
+    tmp_path: Path, family: str, speculation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     config = tiny_config(family)
     config.vocab_size = 300
     build(config).save_pretrained(tmp_path)
@@ -40,6 +43,7 @@ def test_an_engine_is_built_for_layers_of_any_kind(tmp_path: Path, family: str, 
     run = Run(EngineBuilder(settings, tmp_path, "tiny", LRUPolicy(), ExporterGroup())(lambda request: None))
     (tokens,) = run.generate(make_request([5, 6, 7] * 30, 8, temperature=0.0, ignore_eos=True))
     assert len(tokens) == 8
+    assert caplog.messages[0] == "loading tiny"
 
 
 @pytest.mark.parametrize(("tier", "hidden"), [(DiskTier, True), (HostTier, False)])

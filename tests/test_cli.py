@@ -9,6 +9,7 @@ import pytest
 from openai_kv import cli
 from openai_kv.config import Settings
 from openai_kv.config_sources import environment, iter_options
+from openai_kv.plugin_list import as_written
 
 HEAVY = """
 import sys
@@ -151,13 +152,22 @@ def test_plugins_lists_the_built_in_ones(capsys: pytest.CaptureFixture[str]) -> 
     ("value", "written"), [(["lru", "arc"], '["lru", "arc"]'), (True, "true"), (0.5, "0.5"), ("a b", "a b")]
 )
 def test_options_of_plugins_are_shown_as_the_file_has_them(value: object, written: str) -> None:
-    assert cli.as_written(value) == written
+    assert as_written(value) == written
 
 
-def test_lists_among_options_are_no_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
+def test_plugins_fit_into_80_columns_and_break_no_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_KV_HOME", "/some/where/that/is/longer/than/a/column")
     assert cli.main(["plugins"]) == 0
-    assert 'policies=["lru", "arc", "s3_fifo", "learned"], sample=1024' in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    disk = next(index for index, line in enumerate(lines) if line.startswith("disk "))
+    assert lines[disk + 1 : disk + 3] == [
+        "    path = /some/where/that/is/longer/than/a/column/blocks",
+        "    max_bytes = 10737418240",
+    ]
+    assert '    policies = ["lru", "arc", "s3_fifo", "learned"]' in lines
+    assert max(map(len, lines)) <= 80
 
 
 def test_pull_prints_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from openai_kv.cache.hit import ResetResult
 from openai_kv.engine.admission import QueueLimits, WaitingRoom
-from openai_kv.engine.engine import ALL_TIERS, Engine, EngineStats
+from openai_kv.engine.engine import OWN_TIERS, Engine, EngineStats
 from openai_kv.engine.engine_request import EngineRequest
 from openai_kv.engine.engine_thread import EngineThread
 from openai_kv.engine.output_stream import OutputStream
@@ -110,7 +110,7 @@ class AsyncEngine:
     async def stats(self) -> EngineStats:
         return await self.call(lambda engine: engine.stats())
 
-    async def reset_cache(self, *, include_pinned: bool = False, tiers: Collection[str] = ALL_TIERS) -> ResetResult:
+    async def reset_cache(self, *, include_pinned: bool = False, tiers: Collection[str] = OWN_TIERS) -> ResetResult:
         return await self.call(lambda engine: engine.reset_cache(include_pinned=include_pinned, tiers=tiers))
 
     async def pin(self, order: PinOrder, namespace: str, prompt: Sequence[int]) -> PinRecord | None:
@@ -223,7 +223,7 @@ class AsyncEngine:
             self.abort(request_id)
 
     def _die(self, error: BaseException) -> None:
-        if self.state is not EngineState.LOADING:  # then whoever waits for `settled` reports the failure
+        if self._engine is not None:  # else whoever waits for `settled` reports it; nobody does after Ctrl-C
             logger.critical("the engine thread ended", exc_info=error)
         self.state, self.failure = EngineState.DEAD, error
         for stream in self._streams.values():

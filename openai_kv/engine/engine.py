@@ -14,7 +14,8 @@ from openai_kv.outputs import ModelRunner, ModelRunnerOutput, RequestOutput, Sch
 from openai_kv.request import FinishReason, PinOrder, Request
 from openai_kv.scheduler import Scheduler
 
-ALL_TIERS = ("device", "host", "disk", "remote")
+OWN_TIERS = ("device", "host", "disk")
+ALL_TIERS = (*OWN_TIERS, "remote")  # what is remote other servers may share
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Engine:
             self._reporter.attention_read_bytes,
         )
 
-    def reset_cache(self, *, include_pinned: bool = False, tiers: Collection[str] = ALL_TIERS) -> ResetResult:
+    def reset_cache(self, *, include_pinned: bool = False, tiers: Collection[str] = OWN_TIERS) -> ResetResult:
         """Forget what the KV pool (device) and the cache tiers of these locations hold."""
         self.scheduler.report_soon()
         self.scheduler.clear_tiers(tiers)

@@ -6,6 +6,7 @@ import gc
 import psutil
 import torch
 
+from openai_kv.cgroup import Cgroup
 from openai_kv.errors import ConfigError
 
 GIB = 2**30
@@ -50,4 +51,6 @@ def _free_bytes(device: torch.device) -> int:
         return torch.cuda.mem_get_info(device)[0]
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-    return int(psutil.virtual_memory().available)
+    free = int(psutil.virtual_memory().available)
+    limit = Cgroup().free_memory()
+    return free if limit is None else min(free, limit)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from openai_kv import __version__
+from openai_kv.cgroup import num_cpus
 from openai_kv.model_runner import block_transfer
 from openai_kv.model_runner.activations import DryStep, step_bytes
 from openai_kv.model_runner.attention.backend import AttentionBackend
@@ -117,6 +118,8 @@ class ModelRunner:
     @classmethod
     def load(cls, path: Path, name: str, settings: RunnerSettings) -> "ModelRunner":
         """Load the transformers folder at `path`; `name` is what it is called. Raises ModelLoadError, ConfigError."""
+        if num_cpus() < torch.get_num_threads():  # torch knows of no cgroup's limit
+            torch.set_num_threads(num_cpus())
         device = resolve_device(settings.device)
         model = load_model(path, dtype=settings.dtype, device=device, trust_remote_code=settings.trust_remote_code)
         invariant = settings.batch_invariant

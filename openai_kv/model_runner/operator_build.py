@@ -5,6 +5,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import torch
 from filelock import FileLock
 from torch.utils.cpp_extension import include_paths, library_paths
 
+from openai_kv.cgroup import num_cpus
 from openai_kv.errors import OperatorBuildError
 
 COMMON_FLAGS = ("-std=c++20", "-fPIC", "-O3", "-DNDEBUG", "-Wno-psabi")
@@ -113,13 +115,13 @@ def _compile(compiler: list[str], sources: Path, scratch: Path, progress: Callab
     todo = units(platform.machine())
     flags = [*COMMON_FLAGS, *(f"-I{path}" for path in include_paths())]
     objects = [str(scratch / f"{unit.name}.o") for unit in todo]
-    progress(f"building the attention operator with {compiler[0]} (once)")
+    progress(f"compiling the operators with {compiler[0]}: takes a minute or two, once")
     commands = [
         [*compiler, *flags, *unit.flags, "-c", str(sources / unit.source), "-o", to]
         for unit, to in zip(todo, objects, strict=True)
     ]
     for number in _run_all(commands):
-        progress(f"building the attention operator: {number} of {len(todo)} parts")
+        progress(f"compiling the operators: {number} of {len(todo)} parts")
     library = scratch / "operator.so"
     libraries = [*(f"-L{path}" for path in library_paths()), "-ltorch", "-ltorch_cpu", "-lc10"]
     _run([*compiler, "-shared", *objects, *libraries, "-o", str(library)])
@@ -127,10 +129,18 @@ def _compile(compiler: list[str], sources: Path, scratch: Path, progress: Callab
 
 
 def _run_all(commands: list[list[str]]) -> Iterator[int]:
-    """How many have ended, each time one does; no more run at once than there are cores."""
-    pool = ThreadPoolExecutor(os.cpu_count())
+    """How many have ended, each time one does; no more run at once than there are cores, and none after a failure."""
+    pool = ThreadPoolExecutor(num_cpus())
+
+    def run(command: list[str]) -> None:
+        try:
+            _run(command)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # here, or this thread begins the next one meanwhile
+            raise
+
     try:
-        for number, done in enumerate(as_completed([pool.submit(_run, command) for command in commands]), start=1):
+        for number, done in enumerate(as_completed([pool.submit(run, command) for command in commands]), start=1):
             done.result()
             yield number
     finally:
@@ -144,7 +154,10 @@ def _start(command: list[str]) -> subprocess.Popen[str]:
 
 
 def _output(process: subprocess.Popen[str]) -> str:
+    """Raises OperatorBuildError, and KeyboardInterrupt where Ctrl-C, which goes to children too, ended the compiler."""
     output, _ = process.communicate()
+    if -process.returncode in (signal.SIGINT, signal.SIGTERM):
+        raise KeyboardInterrupt(f"the compiler was stopped by {signal.Signals(-process.returncode).name}")
     if process.returncode != 0:
         lines = output.strip().splitlines() or ["no message"]
         reason = next((line for line in lines if "error" in line), lines[-1])

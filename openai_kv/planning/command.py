@@ -8,12 +8,14 @@ from typing import Any
 from rich.console import Console
 
 from openai_kv import model_store
-from openai_kv.config import CacheSettings, Settings
+from openai_kv.config import CacheSettings, EngineSettings, Settings
 from openai_kv.config_values import check_writable
 from openai_kv.errors import ConfigError
 from openai_kv.model_runner.outline import ModelOutline, read_outline
 from openai_kv.planning.plan import Plan, Wish, make_plan
 from openai_kv.planning.report import describe, make_table, show_bytes, write_json
+
+STEP_TOKENS = 512  # of a server on the CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ def plan(settings: Settings, own: Mapping[str, Any], progress: model_store.Progr
         trust_remote_code=settings.model.trust_remote_code,
         window_layout=settings.cache.window_layout,
     )
-    wish = make_wish(options, outline, settings.cache)
+    wish = make_wish(options, outline, settings.cache, settings.engine)
     made = make_plan(outline, wish, settings.cache.kv_cache_dtype)
     Console().print(describe(outline), make_table(made), highlight=False, sep="\n")
     if options.json:
@@ -47,7 +49,7 @@ def plan(settings: Settings, own: Mapping[str, Any], progress: model_store.Progr
     return tell_misfit(made)
 
 
-def make_wish(options: Options, outline: ModelOutline, cache: CacheSettings) -> Wish:
+def make_wish(options: Options, outline: ModelOutline, cache: CacheSettings, engine: EngineSettings) -> Wish:
     """Raises ConfigError if neither the command nor the model says how long a conversation is, or it says too much."""
     context = options.context or outline.max_model_len
     if context is None:
@@ -60,6 +62,8 @@ def make_wish(options: Options, outline: ModelOutline, cache: CacheSettings) -> 
         cache.block_size,
         options.memory or None,
         window_share=cache.window_share,
+        step_tokens=engine.max_num_batched_tokens or max(STEP_TOKENS, engine.max_num_seqs),
+        num_seqs=engine.max_num_seqs,
         max_pinned_fraction=cache.max_pinned_fraction,
     )
 

@@ -4,8 +4,10 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from math import ceil
 
+from openai_kv.model_runner.dtypes import DTYPES
 from openai_kv.model_runner.kv_formats import FORMATS
 from openai_kv.model_runner.kv_pool import block_bytes
+from openai_kv.model_runner.open_blocks import OpenSlots
 from openai_kv.model_runner.outline import ModelOutline
 from openai_kv.model_runner.pool_sizes import PoolShares, PoolSizes
 
@@ -14,7 +16,8 @@ from openai_kv.model_runner.pool_sizes import PoolShares, PoolSizes
 class Wish:
     """`concurrency` conversations of `context` tokens. `memory`: bytes for weights and blocks, None: what it takes.
 
-    `window_share`, `step_tokens`, `max_pinned_fraction`: how large a window group is, see PoolShares.
+    `window_share`, `step_tokens`, `max_pinned_fraction`: how large a window group is, see PoolShares. `num_seqs`, and
+    `step_tokens` too: how many slots there are for open blocks, see OpenSlots.
     """
 
     context: int
@@ -24,6 +27,7 @@ class Wish:
     window_share: float = 0.25
     step_tokens: int = 512
     max_pinned_fraction: float = 0.0
+    num_seqs: int = 64
 
     @property
     def blocks_per_conversation(self) -> int:
@@ -95,7 +99,13 @@ def _shares(name: str, outline: ModelOutline, wish: Wish) -> PoolShares:
         wish.window_share,
         min(wish.step_tokens, wish.context),
         wish.max_pinned_fraction,
+        _open_bytes(outline, wish) if FORMATS[name].opens else 0,
     )
+
+
+def _open_bytes(outline: ModelOutline, wish: Wish) -> int:
+    slots = OpenSlots.for_steps(wish.num_seqs, wish.step_tokens, wish.block_size, DTYPES[outline.dtype])
+    return slots.nbytes(wish.block_size * sum(shape.num_kv_heads * shape.key_dim for shape in outline.layers))
 
 
 def _needed(shares: PoolShares, wish: Wish) -> PoolSizes:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from openai_kv.engine.engine import ALL_TIERS, EngineStats
+from openai_kv.engine.engine import ALL_TIERS, OWN_TIERS, EngineStats
 from openai_kv.metrics import CacheStats, TierStats
 from openai_kv.outputs import ModelInfo
 from openai_kv.server.call import Call
@@ -124,10 +124,10 @@ def ratio(part: float, whole: float) -> float:
 
 
 async def cache_reset(call: Call) -> None:
-    """An empty body is `{}`, and means all tiers."""
+    """An empty body is `{}`, and means the tiers that no other server shares."""
     call.body = call.body or b"{}"
     body = await call.parse(lambda _: RESET_BODY)
-    tiers, pinned = body.get("tiers", ALL_TIERS), body.get("include_pinned", False)
+    tiers, pinned = body.get("tiers", OWN_TIERS), body.get("include_pinned", False)
     result = await call.context.engine.reset_cache(include_pinned=pinned, tiers=tiers)
     await call.answer({"success": True, "freed_blocks": result.freed_blocks, "kept_blocks": result.kept_blocks})
 

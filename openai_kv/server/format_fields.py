@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from openai_kv.server.fields import Boolean, Choice, FreeObject, Notes, Object, String
-from openai_kv.server.violations import excluded, join, missing, wrong_type, wrong_value
+from openai_kv.server.violations import excluded, join, misplaced, missing, wrong_type, wrong_value
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -33,6 +33,8 @@ RESPONSE_FORMAT = Object(
 
 def check_response_format(value: Any, path: str, notes: Notes) -> Mapping[str, Any]:
     """As it is, complete and free of contradiction."""
+    if isinstance(value, dict) and "schema" in value and "json_schema" not in value:
+        raise misplaced(join(path, "schema"), join(path, "json_schema.schema"))
     checked = RESPONSE_FORMAT(value, path, notes)
     wants_schema = checked["type"] == "json_schema"
     if wants_schema and "json_schema" not in checked:

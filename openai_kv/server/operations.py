@@ -75,7 +75,11 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /metrics": Operation("Prometheus metrics", answer=answers.TEXT, media="text/plain", errors=(404,)),
     "GET /cache/stats": Operation("The cache in figures", answer=answers.CACHE_STATS, errors=(503,)),
     "POST /cache/reset": Operation(
-        "Empty the cache", lambda _: RESET_BODY, answers.RESET, errors=(404,), optional_body=True
+        "Empty the cache: its own tiers, or those given. Remote ones, which others may share, go only if named",
+        lambda _: RESET_BODY,
+        answers.RESET,
+        errors=(404,),
+        optional_body=True,
     ),
     "GET /cache/tree": Operation(
         "What the cache holds, as a tree", answer=answers.CACHE_TREE, errors=(400, 503), query=TREE_QUERY

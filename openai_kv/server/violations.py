@@ -35,6 +35,11 @@ def missing(path: str) -> ParameterError:
     return ParameterError(f"Parameter '{path}' is required.", param=path, code="missing_required_parameter")
 
 
+def misplaced(path: str, place: str) -> ParameterError:
+    message = f"Unknown parameter '{path}'. It belongs in '{place}'."
+    return ParameterError(message, param=path, code="unknown_parameter")
+
+
 def excluded(message: str, param: str) -> ParameterError:
     return ParameterError(message, param=param, code="invalid_parameter_combination")
 

@@ -1,10 +1,10 @@
 """The options of `simulate` on the command line."""
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
+from openai_kv.cgroup import num_cpus
 from openai_kv.config_values import positive
 from openai_kv.simulate.cost import CostModel
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser, prefix: str) -> None:
     add("--flat", action="store_true", help="a cache without the leaf-first rule")
     add("--insert-order", choices=("head", "tail"), default="tail", help="with --flat: which block comes first [tail]")
     add("--half", choices=("all", "first", "second"), default="all", help="second: the first half only fills the cache")
-    add("--jobs", metavar="N", type=positive, default=os.cpu_count() or 1, help="processes [one a core]")
+    add("--jobs", metavar="N", type=positive, default=num_cpus(), help="processes [one a core]")
     add(
         "--prefill-rate",
         metavar="N",

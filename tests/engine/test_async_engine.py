@@ -209,3 +209,20 @@ async def test_a_model_that_does_not_load() -> None:
     assert engine.state is EngineState.DEAD
     assert isinstance(engine.failure, ValueError)
     await engine.stop()
+
+
+async def test_loading_that_is_interrupted_while_draining_ends_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    draining = threading.Event()
+
+    def build(_: Callable[[Request], None]) -> Engine:
+        assert draining.wait(60)
+        raise KeyboardInterrupt
+
+    engine = AsyncEngine(build)
+    engine.start()
+    engine.drain()
+    draining.set()
+    await engine.settled.wait()
+    assert engine.state is EngineState.DEAD
+    assert caplog.messages == []
+    await engine.stop()

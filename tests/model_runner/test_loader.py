@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from openai_kv.cgroup import Cgroup
 from openai_kv.errors import ConfigError, ModelLoadError, OperatorBuildError
-from openai_kv.model_runner import memory
+from openai_kv.model_runner import memory, model_runner
 from openai_kv.model_runner.attention import select
 from openai_kv.model_runner.attention.select import select_backend
 from openai_kv.model_runner.fused.linear import PackedLinear
@@ -117,6 +118,21 @@ def test_what_a_step_takes_is_kept_out_of_the_pool(monkeypatch: pytest.MonkeyPat
     check_fits(6 * GIB, CPU, 4 * GIB)
     with pytest.raises(ConfigError, match=r"of 6.1 GiB does not fit: 10.0 GiB are free and a step takes 4.0 GiB"):
         check_fits(6 * GIB + GIB // 10, CPU, 4 * GIB)
+
+
+def test_a_pool_fits_into_the_limit_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cgroup, "free_memory", lambda _: 2**20)
+    assert kv_cache_bytes(0.5, CPU) == 2**19
+    with pytest.raises(ConfigError, match=r"0\.0 GiB are free"):
+        check_fits(2**20 + 1, CPU)
+
+
+def test_a_model_runs_on_as_many_threads_as_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(3)
+    monkeypatch.setattr(model_runner, "num_cpus", lambda: 2)
+    settings = RunnerSettings(num_blocks=4, attention_backend="sdpa", optimize=False)
+    ModelRunner.load(save_tiny_model("llama", tmp_path), "tiny", settings)
+    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize(

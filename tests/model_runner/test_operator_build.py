@@ -1,4 +1,5 @@
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -7,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from openai_kv.errors import OperatorBuildError
+from openai_kv.model_runner import operator_build
 from openai_kv.model_runner.operator_build import build_operator, units
 
 FAKE_COMPILER = """#!{python}
-import pathlib, sys, time
+import os, pathlib, signal, sys, time
 with open({log!r}, "a") as log:
     print(*sys.argv[1:], file=log)
 if "--version" in sys.argv:
@@ -22,6 +24,9 @@ elif {slow!r} in sys.argv:
             sys.exit("error: nobody heard of the others")
         time.sleep(0.01)
     pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_text("object")
+elif {signal}:
+    signal.signal({signal}, signal.SIG_DFL)
+    os.kill(os.getpid(), {signal})
 elif {fails}:
     sys.exit("kernels.cpp:7: error: no such vector")
 else:
@@ -36,9 +41,14 @@ class Compiler:
         self.path, self.log = folder / "fake-c++", folder / "log"
         self.install()
 
-    def install(self, *, version: str = "fake 1.0", fails: bool = False, slow: str = "") -> None:
+    def install(self, *, version: str = "fake 1.0", fails: bool = False, slow: str = "", signal: int = 0) -> None:
         text = FAKE_COMPILER.format(
-            python=sys.executable, log=str(self.log), version=version, fails=fails, slow=slow or "--none"
+            python=sys.executable,
+            log=str(self.log),
+            version=version,
+            fails=fails,
+            slow=slow or "--none",
+            signal=signal,
         )
         self.path.write_text(text)
         self.path.chmod(stat.S_IRWXU)
@@ -70,6 +80,7 @@ def test_each_instruction_set_is_compiled_once(
     library = build_operator(cache, lines.append)
     assert library.read_text() == "object"
     assert compiler.compilations() == 7
+    assert lines[0].startswith("compiling the operators with ") and lines[0].endswith("takes a minute or two, once")
     assert lines[-1].endswith("7 of 7 parts")
     assert build_operator(cache, lines.append) == library
     assert compiler.compilations() == 7
@@ -79,7 +90,7 @@ def test_each_instruction_set_is_compiled_once(
 def test_a_part_that_is_done_is_told_while_another_compiles(
     compiler: Compiler, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(operator_build, "num_cpus", lambda: 2)
     compiler.install(slow="-fopenmp")  # the first unit, which ends only when all others were told
     lines: list[str] = []
 
@@ -133,6 +144,17 @@ def test_a_failure_names_the_compilers_reason_and_leaves_nothing(compiler: Compi
     assert list(cache.rglob("*.so")) == []
     compiler.install()
     assert build_operator(cache, ignore).exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_compiler_that_is_interrupted_is_no_failure(
+    compiler: Compiler, cache: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr(operator_build, "num_cpus", lambda: 1)
+    compiler.install(signal=number)
+    with pytest.raises(KeyboardInterrupt, match=number.name):
+        build_operator(cache, ignore)
+    assert compiler.compilations() == 1, "no other was begun"
 
 
 def test_a_folder_that_cannot_be_made_is_said(compiler: Compiler, cache: Path) -> None:

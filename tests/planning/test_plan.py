@@ -14,6 +14,7 @@ from openai_kv.model_runner.kv_pool import KVPool
 from openai_kv.model_runner.layer_groups import LayerGroups
 from openai_kv.model_runner.loader import load_model
 from openai_kv.model_runner.model_runner import ModelRunner
+from openai_kv.model_runner.open_blocks import OpenSlots
 from openai_kv.model_runner.outline import read_outline
 from openai_kv.model_runner.probe import measure
 from openai_kv.model_runner.settings import RunnerSettings
@@ -60,17 +61,39 @@ def test_it_says_what_storages_take(family: str, tmp_path: Path) -> None:
     assert outline.weight_bytes == pytest.approx(sum(storage.nbytes() for storage in storages.values()), rel=0.02)
     shapes = measure(served)
     groups = LayerGroups.of(shapes.windows)
-    wish = Wish(context=90, concurrency=2, block_size=16, window_share=0.75, step_tokens=16)
+    wish = Wish(context=90, concurrency=2, block_size=16, window_share=0.75, step_tokens=16, num_seqs=2)
+    open_slots = OpenSlots.for_steps(2, 16, 16, served.model.dtype)
     formats = make_plan(outline, wish).formats
     assert [planned.kv_cache_dtype for planned in formats] == [*FORMATS]
     for planned in formats:
         chosen = FORMATS[planned.kv_cache_dtype]
         pools = [
-            KVPool.allocate(layers, num_blocks=count, block_size=16, kv_format=chosen)
+            KVPool.allocate(layers, num_blocks=count, block_size=16, kv_format=chosen, open_slots=open_slots)
             for layers, count in ((groups.full(shapes.layers), 12), (groups.in_window(shapes.layers), 10))
         ]
         assert (planned.needed_blocks, planned.needed_bytes) == (12, sum(pool.nbytes for pool in pools))
         assert planned.needed_window_blocks == (10 if groups.window else 0)
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["bfloat16", "int8-int4", "int4-int8", "int4"])
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_it_says_what_the_pools_of_a_server_take(family: str, kv_cache_dtype: str, tmp_path: Path) -> None:
+    """Small ones, where the slots of open blocks are a large part."""
+    folder = save_tiny_model(family, tmp_path)
+    wish = Wish(context=96, concurrency=1, block_size=16, step_tokens=16, num_seqs=4)
+    (planned,) = make_plan(read_outline(folder), wish, kv_cache_dtype).formats
+    settings = RunnerSettings(
+        kv_cache_dtype=kv_cache_dtype,
+        num_blocks=planned.needed_blocks,
+        max_num_seqs=4,
+        max_num_batched_tokens=16,
+        window_layout="auto",
+        attention_backend="sdpa",
+        optimize=False,
+    )
+    runner = ModelRunner.load(folder, "tiny", settings)
+    taken = runner.kv_pool.nbytes + (runner.window_pool.nbytes if runner.window_pool else 0)
+    assert planned.needed_bytes == pytest.approx(taken, rel=0.02)
 
 
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])

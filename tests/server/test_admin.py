@@ -1,8 +1,11 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from openai_kv.server.admin import groups
 from openai_kv.tiers.disk import DiskTier
+from openai_kv.tiers.host import HostTier
 from tests.harness import Run, build_engine, fake_runner, make_request
 from tests.server.serving import SHAPE, check_error, site
 
@@ -61,6 +64,17 @@ async def test_tiers_are_told_and_reset(tmp_path: Path) -> None:
         assert tier["content"] == "kv"
         assert tier["problems"] == {} and tier["bytes_total"] == 10 * 2**30
         assert (await server.post("/cache/reset", {})).json()["success"]
+        assert (await server.post("/generate", BODY)).json()["cache_hit_tokens"] == 0
+
+
+async def test_a_shared_tier_is_reset_only_if_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostTier, "location", "remote")
+    monkeypatch.setattr(HostTier, "demotion", "write-through")
+    async with site(tiers=[HostTier()], seconds_a_token=1.0) as server:
+        await server.post("/generate", BODY)
+        await server.client.post("/cache/reset")
+        assert (await server.post("/generate", BODY)).json()["cache_hit_tokens"] == 8
+        await server.post("/cache/reset", {"tiers": ["device", "remote"]})
         assert (await server.post("/generate", BODY)).json()["cache_hit_tokens"] == 0
 
 

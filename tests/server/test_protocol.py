@@ -86,6 +86,12 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ),
     ({"continue_final_message": True}, "invalid_value", "messages[0].role", "assistant to be continued"),
     ({"response_format": {"type": "yaml"}}, "invalid_value", "response_format.type", ""),
+    (
+        {"response_format": {"type": "json_schema", "schema": {}}},
+        "unknown_parameter",
+        "response_format.schema",
+        "It belongs in 'response_format.json_schema.schema'",
+    ),
     ({"response_format": {"type": "json_schema"}}, "missing_required_parameter", "response_format.json_schema", ""),
     ({"tools": [{"type": "function"}]}, "missing_required_parameter", "tools[0].function", ""),
     ({"tool_choice": "required"}, "invalid_parameter_combination", "tool_choice", "tools"),
