@@ -154,9 +154,14 @@ class Promotion:
             promise.fetch.cancelled = True
 
     def forget_waiting(self) -> None:
-        """The tiers are cleared: what waits is not to find anything any more."""
+        """The tiers are cleared: what waits is not to find anything any more.
+
+        What runs takes no more from them: it would be cached as something that they have.
+        """
         for promise in [*self._promises.values()]:
-            if promise.request.status is not RequestStatus.RUNNING:
+            if promise.request.status is RequestStatus.RUNNING:
+                promise.fetch.broken = True
+            else:
                 self.forget(promise.request)
 
     # -- all -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,10 @@ LEAST_PER_ROW = 0.02  # of the smallest step: a busy moment at start must not ma
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """Seconds that steps of some numbers of rows took; between them, and beyond the last, along straight lines."""
+    """Seconds that steps of some numbers of rows took; between them, and beyond the last, along straight lines.
+
+    A step of fewer rows than the first, of none too, takes as long: a line down from there may end below zero.
+    """
 
     rows: tuple[int, ...]
     seconds: tuple[float, ...]
@@ -25,8 +28,8 @@ class StepCosts:
         return cls(tuple(rows), tuple(map(max, slowest, least)))
 
     def __call__(self, rows: int) -> float:
-        if len(self.rows) == 1:
+        if rows <= self.rows[0] or len(self.rows) == 1:
             return self.seconds[0]
-        upper = min(max(bisect_left(self.rows, rows), 1), len(self.rows) - 1)
+        upper = min(bisect_left(self.rows, rows), len(self.rows) - 1)
         (left, right), (start, end) = self.rows[upper - 1 : upper + 1], self.seconds[upper - 1 : upper + 1]
         return start + (end - start) * (rows - left) / (right - left)

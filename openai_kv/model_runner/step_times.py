@@ -31,7 +31,8 @@ class _Timing:
 
     def warm_up(self) -> None:
         """Also fills the context with K and V: what an empty pool holds may be slow to add up."""
-        self.runner.execute_model(self._step(self.context, 0, 0))
+        if self.context:
+            self.runner.execute_model(self._step(self.context, 0, 0))
         self.seconds(1)
 
     def _step(self, rows: int, computed: int, drafts: int) -> SchedulerOutput:

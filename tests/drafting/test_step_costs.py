@@ -16,3 +16,8 @@ def test_more_rows_never_cost_less_or_nothing() -> None:
 
 def test_one_measurement_is_all_there_is() -> None:
     assert StepCosts.of({1: 3.0})(5) == 3.0
+
+
+def test_no_rows_take_as_long_as_the_fewest() -> None:
+    """A line through these two would go below zero."""
+    assert StepCosts.of({1: 3.0, 2: 7.0})(0) == 3.0

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from openai_kv.drafting.step_costs import StepCosts
 from openai_kv.exporting import ExporterGroup
 from openai_kv.request import FinishReason, Request, Retention
 from tests.engine.test_constraint import GRAMMAR
@@ -294,3 +295,11 @@ def test_reports_add_up() -> None:
     told = sum(len(run.outputs[request.request_id]) for request in requests)
     assert sum(len(stats.inter_token_seconds) for stats in recorder.steps) == told - 2
     assert runner.num_rows == len(PROMPT) + 2 + 50 + num_drafted(runner) - total("accepted_draft_tokens")
+
+
+def test_a_step_without_rows_where_two_took_thrice_as_long_as_one() -> None:
+    """At a busy start; the step after a reset only tells how things stand."""
+    run, runner = make(step_seconds=StepCosts.of({1: 1.0, 2: 3.0}))
+    run.engine.reset_cache()
+    run.until_idle()
+    assert runner.rows == [{}]

@@ -116,6 +116,7 @@ def test_steps_are_timed_as_far_as_there_is_room() -> None:
     assert all(0 < seconds < float("inf") for seconds in times.values())
     assert tuple(measure_steps(Driver("llama", num_blocks=3, block_size=16).runner, 20)) == (1, 2, 4, 8, 16)
     assert tuple(measure_steps(Driver("llama", num_blocks=3, block_size=1).runner, 1)) == (1,)
+    assert tuple(measure_steps(Driver("llama", num_blocks=1, block_size=1).runner, 8)) == (1,), "and no context"
 
 
 def test_steps_are_timed_where_a_window_group_has_few_blocks() -> None:

@@ -32,15 +32,15 @@ class InlineThread(TierThread):
 
     def read(self, job: Job, *, goes_on: bool = False) -> None:
         super().read(job, goes_on=goes_on)
-        self._go_on()
+        self.go_on()
 
     def write(self, job: Job) -> bool:
         done = super().write(job)
         if done:
-            self._go_on()
+            self.go_on()
         return done
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         if not self._runs:
             self._runs = True
             while self._has_jobs and (not self.held or self.let_through):
@@ -54,7 +54,7 @@ class InlineThread(TierThread):
 
     def release(self) -> None:
         self.held = False
-        self._go_on()
+        self.go_on()
 
 
 class FixedSpeed(ComputeSpeed):

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from openai_kv.cache.demotion import DemotionRule
-from openai_kv.request import Breakpoint, Request, Retention
+from openai_kv.request import Breakpoint, Request, RequestStatus, Retention
 from openai_kv.tiers.codec import encode
 from openai_kv.tiers.disk import DiskTier
 from openai_kv.tiers.host import HostTier
@@ -152,6 +152,26 @@ def test_a_reset_forgets_what_is_still_to_be_written_or_loaded(tmp_path: Path) -
     machine.engine.reset_cache()
     machine.thread.release()
     assert answer(machine, request()) == 44
+
+
+@pytest.mark.parametrize("calls", range(5))
+def test_what_was_being_loaded_when_its_tier_was_reset_goes_there_again(tmp_path: Path, calls: int) -> None:
+    """After none of the calls for blocks, or some, or all."""
+    answer(Machine([disk(tmp_path)]), request())
+    machine, asked = Machine([disk(tmp_path)]), request()
+    machine.thread.held, machine.thread.let_through = True, 1
+    machine.run.add(asked)
+    for _ in range(3):
+        machine.run.step()
+    assert asked.status is RequestStatus.RUNNING and not asked.num_computed_tokens
+    machine.thread.let_through = calls
+    machine.thread.go_on()
+    machine.engine.reset_cache(tiers=("disk",))
+    machine.run.until_idle()
+    machine.thread.release()
+    assert machine.run.tokens(asked) == expected_output(PROMPT, 3, 256)
+    assert answer(machine, request()) == 2
+    assert answer(Machine([disk(tmp_path)]), request()) == 4
 
 
 def damaged(change: Callable[[Path], None]) -> Callable[[Path], None]:
