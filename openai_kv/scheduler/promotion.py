@@ -7,8 +7,8 @@ from functools import partial
 from openai_kv.cache.content_key import content_keys, window_key
 from openai_kv.cache.hit import CacheHit
 from openai_kv.cache.manager import KVCacheManager
-from openai_kv.promise import Outcome, Promise
 from openai_kv.request import Request, RequestStatus
+from openai_kv.scheduler.promise import Outcome, Promise
 from openai_kv.tiers.estimates import ComputeSpeed, num_to_compute
 from openai_kv.tiers.fetch import Fetch, Loaded, Payload
 from openai_kv.tiers.tiers import Tiers

@@ -10,14 +10,14 @@ from openai_kv.cache.hit import CacheHit
 from openai_kv.cache.manager import NOTHING, KVCacheManager
 from openai_kv.drafting.drafter import Drafter
 from openai_kv.drafting.rows import DraftRows
-from openai_kv.herd import Herd
 from openai_kv.metrics import CacheStats
 from openai_kv.outputs import BlockLoad, BlockSave, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
-from openai_kv.promotion import Promotion
 from openai_kv.request import FinishReason, Pooling, Request, RequestStatus
-from openai_kv.reserved_slots import ReservedSlots
-from openai_kv.step_plan import StepPlan
-from openai_kv.stopping import OutputText, StopCheck
+from openai_kv.scheduler.herd import Herd
+from openai_kv.scheduler.promotion import Promotion
+from openai_kv.scheduler.reserved_slots import ReservedSlots
+from openai_kv.scheduler.step_plan import StepPlan
+from openai_kv.scheduler.stopping import OutputText, StopCheck
 from openai_kv.tiers.tiers import Tiers
 
 
