@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from sortedcontainers import SortedKeyList
-
 from openai_kv.cache.hit import CacheHit
 from openai_kv.cache.manager import NOTHING, KVCacheManager
 from openai_kv.drafting.drafter import Drafter
@@ -13,8 +11,12 @@ from openai_kv.drafting.rows import DraftRows
 from openai_kv.metrics import CacheStats
 from openai_kv.outputs import BlockLoad, BlockSave, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import FinishReason, Pooling, Request, RequestStatus
+from openai_kv.scheduler.departure import Departure
 from openai_kv.scheduler.herd import Herd
+from openai_kv.scheduler.preemption import Preemption
 from openai_kv.scheduler.promotion import Promotion
+from openai_kv.scheduler.queues import RequestQueues
+from openai_kv.scheduler.request_blocks import RequestBlocks
 from openai_kv.scheduler.reserved_slots import ReservedSlots
 from openai_kv.scheduler.step_plan import StepPlan
 from openai_kv.scheduler.stopping import OutputText, StopCheck
@@ -50,21 +52,21 @@ class Scheduler:
     ) -> None:
         self.manager = manager
         self.limits = limits
-        self.waiting: SortedKeyList[Request, tuple[int, float]] = SortedKeyList(key=lambda request: request.order)
-        self.running: SortedKeyList[Request, tuple[int, float]] = SortedKeyList(key=lambda request: request.order)
-        self.ended: list[Request] = []  # since the last schedule()
-        self.num_preemptions = 0
-        self._requests: dict[str, Request] = {}
         self.tiers = tiers or Tiers()
         self.awaits_tiers = False  # the latest step was empty for that
+        self._queues = RequestQueues()
+        self.waiting, self.running, self.ended = self._queues.waiting, self._queues.running, self._queues.ended
         self._promotion = Promotion(self.tiers, manager, limits.max_num_batched_tokens, clock)
         self._herd = Herd(self.running, manager.block_size)
         self._reserved_slots = ReservedSlots(manager)
+        self._blocks = RequestBlocks(manager, self._promotion, self._reserved_slots)
+        self._preemption = Preemption(self._queues, manager, self._promotion, self._blocks)
+        self._drafter = drafter or Drafter((), float, 0)
+        self._draft_rows = DraftRows(self._drafter, manager, limits.max_model_len)
+        self._departure = Departure(self._queues, manager, self._blocks, self._promotion, self._herd, self._drafter)
         self._stop_check = StopCheck(text, limits.eos_token_ids, limits.max_model_len)
         self._clock = clock
         self._on_started = on_started
-        self._drafter = drafter or Drafter((), float, 0)
-        self._draft_rows = DraftRows(self._drafter, manager, limits.max_model_len)
         self._step = 0
         self._saves: tuple[BlockSave, ...] = ()  # of the step that is under way
         self._unreported_change = False
@@ -72,7 +74,11 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Also after a change between steps: as in vLLM an empty step then tells the exporters how things stand."""
-        return bool(self._requests) or self._unreported_change or self.manager.has_saves
+        return bool(self._queues.by_id) or self._unreported_change or self.manager.has_saves
+
+    @property
+    def num_preemptions(self) -> int:
+        return self._preemption.count
 
     @property
     def num_deferred(self) -> int:
@@ -80,16 +86,14 @@ class Scheduler:
         return self._herd.num_waiting
 
     def add(self, request: Request) -> None:
-        assert request.request_id not in self._requests, f"request {request.request_id} was added twice"
-        self._requests[request.request_id] = request
-        self.waiting.add(request)
+        self._queues.add(request)
         self._promotion.look(request)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> Request | None:
         """End a request now, between two steps; what it computed stays cached. None: it has ended before."""
-        request = self._requests.get(request_id)
+        request = self._queues.by_id.get(request_id)
         if request is not None:
-            self._finish(request, reason)
+            self._departure.finish(request, reason)
             self.report_soon()
         return request
 
@@ -168,12 +172,9 @@ class Scheduler:
         return [BlockLoad(table[index], payload, windowed=True) for index, payload in parts.items()]
 
     def _jump(self, request: Request, num_tokens: int, plan: StepPlan, *, preempts: bool) -> bool:
-        """Go on behind so many tokens; False: the window group has no room now, not even if later ones make way."""
-        while not self.manager.jump(request.request_id, num_tokens):
-            if not preempts or self.running[-1] is request:
-                return False
-            self._make_way(self.running[-1], plan)
-        return True
+        if preempts:
+            return self._preemption.jump(request, num_tokens, plan)
+        return self.manager.jump(request.request_id, num_tokens)
 
     def _schedule_running(self, plan: StepPlan) -> None:
         for request in list(self.running):
@@ -181,37 +182,9 @@ class Scheduler:
             num_tokens = missing if missing == 1 else self._promotion.limit(request, min(missing, plan.budget))
             if request.status is not RequestStatus.RUNNING or num_tokens == 0:
                 continue
-            if self._make_room(request, request.num_computed_tokens + num_tokens, plan):
+            if self._preemption.make_room(request, request.num_computed_tokens + num_tokens, plan):
                 plan.budget -= num_tokens if missing > 1 else 0
                 plan.requests[request.request_id] = self._rows(request, num_tokens)
-
-    def _make_room(self, request: Request, num_tokens: int, plan: StepPlan) -> bool:
-        """Grow the block table, preempting the last of the running as often as needed; False: it was this one."""
-        while not self.manager.allocate_slots(request.request_id, num_tokens):
-            victim = self.running[-1]
-            assert victim.request_id not in plan.requests, "the last in order is scheduled last"
-            self._make_way(victim, plan)
-            if victim is request:
-                return False
-        return True
-
-    def _make_way(self, victim: Request, plan: StepPlan) -> None:
-        plan.undo_loads(victim)
-        self._preempt(victim)
-        plan.preempted = True
-
-    def _preempt(self, request: Request) -> None:
-        self.running.remove(request)
-        self._promotion.forget(request)
-        self._release(request, keep=True)
-        request.status = RequestStatus.PREEMPTED
-        request.num_computed_tokens = 0
-        if request.lacks_prompt_logprobs:
-            request.prompt_logprobs.clear()
-        request.embedding = None
-        request.num_preemptions += 1
-        self.num_preemptions += 1
-        self.waiting.add(request)
 
     def _schedule_waiting(self, plan: StepPlan) -> None:
         for request in list(self.waiting):
@@ -250,9 +223,7 @@ class Scheduler:
         return True
 
     def _start(self, request: Request, hit: CacheHit, *, may_grow: bool) -> None:
-        self.waiting.remove(request)
-        self.running.add(request)
-        request.status = RequestStatus.RUNNING
+        self._queues.start(request)
         request.num_computed_tokens = hit.num_tokens
         self._promotion.admitted(request, hit)
         if request.num_cached_tokens is None and not may_grow:
@@ -301,38 +272,14 @@ class Scheduler:
         self.tiers.store(scheduled.saves, output.saved)
         self._saves = ()
         self._promotion.speed.observe(scheduled.num_tokens, self._clock() - scheduled.time, scheduled.mean_context)
-        updated = [self._requests[item.request_id] for item in scheduled.requests]
+        updated = [self._queues.by_id[item.request_id] for item in scheduled.requests]
         for request, item in zip(updated, scheduled.requests, strict=True):
-            self._cache(request, len(item.token_ids) - item.num_drafts)
+            self._blocks.cache(request, len(item.token_ids) - item.num_drafts)
             request.prompt_logprobs.extend(output.prompt_logprobs.get(request.request_id, ()))
             if request.request_id in output.pooled:
                 request.pool(output.pooled[request.request_id])
             self._take(request, item, output)
         return updated
-
-    def _cache(self, request: Request, num_tokens: int) -> None:
-        """That many tokens more have their K and V."""
-        before, size = request.num_computed_tokens, self.manager.block_size
-        after = request.num_computed_tokens = before + num_tokens
-        self._settle(request)
-        prompt_done = before < request.num_prompt_tokens <= after
-        if prompt_done or before // size != after // size:
-            self.manager.cache_blocks(request.request_id, request.token_ids[:after], with_tail=prompt_done)
-        self._reserved_slots.store(request)
-        if after >= request.num_prompt_tokens and not request.num_output_tokens:
-            self.manager.pins.keep(request.info, request.prompt_token_ids, request.num_cached_tokens or 0)
-        self.manager.slide(request.request_id, after)
-
-    def _settle(self, request: Request) -> None:
-        """Its hit is complete once the computed and the promoted blocks have met."""
-        outcome = self._promotion.outcome(request)
-        if outcome is None:
-            return
-        self.manager.settle(request.request_id, outcome.end)
-        if request.num_cached_tokens is None:
-            request.promoted_tokens = outcome.promoted
-            found = self.manager.count_promoted(request.info, outcome.hit, outcome.promoted, count=request.choice == 0)
-            request.num_cached_tokens, request.hit_kind = found.num_tokens, found.kind
 
     def _take(self, request: Request, item: ScheduledRequest, output: ModelRunnerOutput) -> None:
         """The tokens that it said, up to its end."""
@@ -341,7 +288,7 @@ class Scheduler:
         self._drafter.observe(request.request_id, token_ids)
         for index, token_id in enumerate(token_ids):
             if index:
-                self._cache(request, 1)  # the draft before this token was right, so its K and V are
+                self._blocks.cache(request, 1)  # the draft before this token was right, so its K and V are
             request.logprobs.extend(logprobs[index : index + 1])
             self._append(request, token_id)
             if request.finish_reason is not None:
@@ -349,7 +296,9 @@ class Scheduler:
         if item.num_drafts:
             self.manager.trim_slots(request.request_id, request.num_computed_tokens)
         if request.params.max_tokens == 0 and request.num_computed_tokens == request.num_prompt_tokens:
-            self._finish(request, FinishReason.LENGTH if request.params.pooling is None else FinishReason.STOP)
+            self._departure.finish(
+                request, FinishReason.LENGTH if request.params.pooling is None else FinishReason.STOP
+            )
 
     def _append(self, request: Request, token_id: int) -> None:
         request.token_ids.append(token_id)
@@ -357,27 +306,4 @@ class Scheduler:
             request.constraint.advance(token_id)
         reason = self._stop_check.take(request, token_id)
         if reason is not None:
-            self._finish(request, reason)
-
-    def _finish(self, request: Request, reason: FinishReason) -> None:
-        running = request.status is RequestStatus.RUNNING
-        (self.running if running else self.waiting).remove(request)
-        if running:
-            self._release(request, keep=reason is not FinishReason.ERROR)
-        request.status = RequestStatus.FINISHED
-        request.finish_reason = reason
-        self.ended.append(request)
-        self._herd.forget(request)
-        self._promotion.forget(request)
-        self._drafter.forget(request.request_id)
-        del self._requests[request.request_id]
-        request.cache_write_tokens = self.manager.cache_write_tokens(request.request_id)
-        self.manager.finish(request.info)
-
-    def _release(self, request: Request, *, keep: bool) -> None:
-        """Give the blocks back; what is computed stays cached, the partial tail too, unless a step failed halfway."""
-        self._reserved_slots.release(request)
-        if keep:
-            computed = request.token_ids[: request.num_computed_tokens]
-            self.manager.cache_blocks(request.request_id, computed, with_tail=True)
-        self.manager.free(request.request_id)
+            self._departure.finish(request, reason)
