@@ -16,16 +16,16 @@ class Departure:
         self,
         queues: RequestQueues,
         manager: KVCacheManager,
-        blocks: RequestBlocks,
         promotion: Promotion,
         herd: Herd,
+        blocks: RequestBlocks,
         drafter: Drafter,
     ) -> None:
         self._queues = queues
         self._manager = manager
-        self._blocks = blocks
         self._promotion = promotion
         self._herd = herd
+        self._blocks = blocks
         self._drafter = drafter
 
     def finish(self, request: Request, reason: FinishReason) -> None:
