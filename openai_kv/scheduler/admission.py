@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from openai_kv.cache.hit import CacheHit
-from openai_kv.cache.manager import NOTHING, KVCacheManager
+from openai_kv.cache.hit import NOTHING, CacheHit
+from openai_kv.cache.manager import KVCacheManager
 from openai_kv.request import Request
 from openai_kv.scheduler.block_loads import BlockLoads
 from openai_kv.scheduler.herd import Herd
