@@ -122,8 +122,8 @@ class KVCacheManager:
         """Of the last whole block of `hit`, or what a first block starts from: the next block's key follows."""
         return hit.blocks[-1].content_key if hit.blocks else self.store.demotion.root(info.namespace)
 
-    def came_from(self, request_id: str, index: int, tier: int, *, full: bool = True, window: bool = False) -> None:
-        """Block `index` of the table, or its part of one group, is what tier number `tier` has and need not store."""
+    def came_from(self, request_id: str, index: int, tier: int, *, full: bool, window: bool) -> None:
+        """Block `index` of the table, or its part of a group, is what tier number `tier` has and need not store."""
         block = self._tables[request_id].blocks[index]
         block.tiers |= full << tier
         block.window_tiers |= window << tier

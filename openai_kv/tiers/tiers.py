@@ -73,7 +73,7 @@ class Tiers:
             job = Job(partial(self._look_up, number, fetch), partial(self._answer, number, fetch, ()))
             self.threads[number].read(job)
 
-    def know_look_up(self, fetch: Fetch) -> bool:
+    def knows_look_up(self, fetch: Fetch) -> bool:
         """Whether all that have not answered yet did so before."""
         return all(self.speeds[number].look_up.measured for number in fetch.looking)
 
