@@ -27,7 +27,7 @@ from openai_kv.exporting import ExporterGroup
 from openai_kv.model_runner.model_runner import ModelRunner
 from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.request import Request, RequestInfo, SamplingParams
-from openai_kv.scheduler import Scheduler, SchedulerLimits
+from openai_kv.scheduler.scheduler import Scheduler, SchedulerLimits
 from openai_kv.tiers.codec import record_bytes
 from openai_kv.tiers.estimates import ComputeSpeed, Line
 from openai_kv.tiers.host import HostTier

@@ -33,7 +33,7 @@ from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.model_runner.step_times import measure_steps
 from openai_kv.outputs import ModelRunnerOutput, SchedulerOutput
 from openai_kv.request import Request, RequestInfo, SamplingParams
-from openai_kv.scheduler import Scheduler, SchedulerLimits
+from openai_kv.scheduler.scheduler import Scheduler, SchedulerLimits
 from openai_kv.tokenizer import Tokenizer
 
 MAX_ROWS, MAX_SEQS, NUM_BLOCKS = 512, 64, 2048

@@ -34,7 +34,7 @@ from openai_kv.model_runner.step_times import measure_steps
 from openai_kv.outputs import ModelInfo
 from openai_kv.plugins import PluginRegistry, load_plugins
 from openai_kv.recording import TraceRecorder, open_recording
-from openai_kv.scheduler import Scheduler, SchedulerLimits
+from openai_kv.scheduler.scheduler import Scheduler, SchedulerLimits
 from openai_kv.server.context import ServerContext
 from openai_kv.server.health import versions
 from openai_kv.server.run import run

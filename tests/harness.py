@@ -20,7 +20,7 @@ from openai_kv.exporting import ExporterGroup
 from openai_kv.outputs import ModelRunner, RequestOutput
 from openai_kv.recording import TraceRecorder
 from openai_kv.request import FinishReason, Pooling, Request, RequestInfo, Retention, SamplingParams
-from openai_kv.scheduler import Scheduler, SchedulerLimits
+from openai_kv.scheduler.scheduler import Scheduler, SchedulerLimits
 from openai_kv.tiers.tiers import Tiers
 from openai_kv.tokenizer import Tokenizer
 from tests.fakes import FakeModelRunner, fake_info

@@ -63,7 +63,9 @@ class BlockTables:
 
     def slide(self, allocation: Allocation, num_tokens: int) -> None:
         """It has `num_tokens`: window parts that nothing behind them sees are let go, or never needed."""
-        begin, start = allocation.window_start, max(self._windows.first(num_tokens), allocation.window_start)
+        begin, start = allocation.window_start, self._windows.first(num_tokens)
+        if start <= begin:
+            return
         for block in self._left_behind(allocation, start):
             self._windows.release(block, passed=True)
         allocation.window_ids[begin:start] = [0] * (start - begin)

@@ -34,6 +34,9 @@ class CacheHit:
         return self.blocks if self.tail is None else (*self.blocks, self.tail)
 
 
+NOTHING = CacheHit(HitKind.MISS, 0, (), None, 0, None)
+
+
 @dataclass(frozen=True, slots=True)
 class ResetResult:
     """Blocks that are free now and were not, and blocks that running requests (and pins) keep."""

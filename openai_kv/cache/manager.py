@@ -2,28 +2,27 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 
-from openai_kv.cache.allocation import Allocation
-from openai_kv.cache.block import Block, TokenIds
 from openai_kv.cache.block_tables import BlockTables
+from openai_kv.cache.computed_blocks import ComputedBlocks
 from openai_kv.cache.continuation import continuation
 from openai_kv.cache.demotion import Demotion
 from openai_kv.cache.eviction import CacheObserver, NullObserver
-from openai_kv.cache.hit import CacheHit, HitKind, ResetResult
+from openai_kv.cache.exact_prompts import ExactPrompts
+from openai_kv.cache.hit import NOTHING, CacheHit, ResetResult
 from openai_kv.cache.integrity import check_integrity
 from openai_kv.cache.lookup import find_hit
 from openai_kv.cache.pin import PinLimits
 from openai_kv.cache.policy import EvictionPolicy
 from openai_kv.cache.prefix_pins import PrefixPins
+from openai_kv.cache.room import Room
 from openai_kv.cache.snapshot import Snapshot
 from openai_kv.cache.stats import cache_stats
 from openai_kv.cache.store import BlockStore
-from openai_kv.metrics import CacheStats, LookupStats
+from openai_kv.cache.taken_hits import TakenHits
+from openai_kv.metrics import CacheStats
 from openai_kv.outputs import BlockCopy, BlockSave
 from openai_kv.request import RequestInfo
-
-NOTHING = CacheHit(HitKind.MISS, 0, (), None, 0, None)
 
 
 class KVCacheManager:
@@ -49,14 +48,14 @@ class KVCacheManager:
         num_window_blocks: int = 0,
     ) -> None:
         self.block_size = block_size
-        self._observer = observer or NullObserver()
+        observer = observer or NullObserver()
         self.store = BlockStore(
             num_blocks=num_blocks,
             block_size=block_size,
             policy=policy,
             num_hidden_slots=num_hidden_slots,
             clock=clock,
-            observer=self._observer,
+            observer=observer,
             pin_limits=pin_limits,
             demotion=demotion,
             window=window,
@@ -66,6 +65,10 @@ class KVCacheManager:
         self.epoch = time.time() - clock()  # what the clock's zero is in Unix time
         self.snapshot = Snapshot(self.store, clock, self.epoch)
         self._tables = BlockTables(self.store)
+        self._room = Room(self.store, self._tables)
+        self._hits = TakenHits(self.store, observer)
+        self._computed = ComputedBlocks(self.store, self._tables)
+        self._exact = ExactPrompts(self.store)
 
     # Look-up and admission
 
@@ -95,13 +98,10 @@ class KVCacheManager:
         """
         assert num_tokens >= hit.num_tokens, "a table must hold what was hit"
         window_tokens = num_tokens if window_tokens is None else window_tokens
-        if not self._fits(hit, num_tokens, window_tokens, spare):
+        if not self._room.fits(hit, num_tokens, window_tokens, spare):
             return None
         tail_part = hit.tail.window_id if hit.tail is not None else 0  # its block may be evicted for this request
-        if count:
-            self.store.counters.count_lookup(info, hit)
-            self._tell_miss(info, hit)
-        self._take(info, hit, resumed=not count)
+        self._hits.take(info, hit, count=count)
         allocation = self._tables.open(info, hit)
         self._tables.extend(allocation, num_tokens)
         self._tables.extend_window(allocation, window_tokens)
@@ -110,48 +110,20 @@ class KVCacheManager:
         target = allocation.blocks[len(hit.blocks)]
         return (BlockCopy(hit.tail.block_id, target.block_id, hit.tail_tokens, tail_part, target.window_id),)
 
-    def _fits(self, hit: CacheHit, num_tokens: int, window_tokens: int, spare: int) -> bool:
-        if self._tables.num_blocks(num_tokens) - len(hit.blocks) + spare > self.store.room(hit.blocks):
-            return False
-        windows = self.store.windows
-        if not windows.window:
-            return True
-        new = windows.end(window_tokens) - len(hit.blocks)
-        return new + spare <= windows.room(hit.blocks[windows.first(hit.num_tokens) :])
-
-    def _tell_miss(self, info: RequestInfo, hit: CacheHit) -> None:
-        if hit.num_tokens < info.num_prompt_tokens - 1 and not info.retention.bypasses:
-            self.store.evictor.on_miss(info, hit.num_tokens)
-
-    def _take(self, info: RequestInfo, hit: CacheHit, *, resumed: bool) -> None:
-        self.store.share(hit.blocks)
-        gaps = self.store.access(info, hit.matched)
-        self.store.pins.touch(hit.matched, hit.num_tokens)
-        self._observer.on_lookup(LookupStats(info, hit.kind, hit.num_tokens, gaps, resumed))
-        if hit.hidden_slot is not None:
-            self.store.exact.touch(hit.hidden_slot)
-
     def count_promoted(self, info: RequestInfo, hit: CacheHit, promoted: Mapping[str, int], *, count: bool) -> CacheHit:
         """Count a look-up that was admitted with `count` False, now that it is known what tiers added to it.
 
         `promoted` are tokens by location. Returns the hit with them, which ends at a block boundary then. `count`
         False: only that.
         """
-        more = sum(promoted.values())
-        found = replace(hit, kind=HitKind.RADIX, num_tokens=hit.num_tokens + more) if more else hit
-        if count:
-            self.store.counters.count_lookup(info, found)
-            self.store.counters.promoted.update(promoted)
-            self._tell_miss(info, hit)
-            self._observer.on_lookup(LookupStats(info, found.kind, found.num_tokens, (), resumed=False))
-        return found
+        return self._hits.complete(info, hit, promoted, count=count)
 
     def content_key(self, info: RequestInfo, hit: CacheHit) -> bytes:
         """Of the last whole block of `hit`, or what a first block starts from: the next block's key follows."""
         return hit.blocks[-1].content_key if hit.blocks else self.store.demotion.root(info.namespace)
 
-    def came_from(self, request_id: str, index: int, tier: int, *, full: bool = True, window: bool = False) -> None:
-        """Block `index` of the table, or its part of one group, is what tier number `tier` has and need not store."""
+    def came_from(self, request_id: str, index: int, tier: int, *, full: bool, window: bool) -> None:
+        """Block `index` of the table, or its part of a group, is what tier number `tier` has and need not store."""
         block = self._tables[request_id].blocks[index]
         block.tiers |= full << tier
         block.window_tiers |= window << tier
@@ -185,11 +157,7 @@ class KVCacheManager:
         What takes blocks does not fit either if fewer than `spare` would be left.
         """
         allocation = self._tables[request_id]
-        needed = self._tables.num_blocks(num_tokens) - len(allocation.blocks)
-        if needed > 0 and needed + spare > self.store.room():
-            return False
-        parts = self._tables.num_missing_parts(allocation, num_tokens)
-        if parts and parts + spare > self.store.windows.room():
+        if not self._room.can_grow(allocation, num_tokens, spare):
             return False
         if num_tokens > allocation.num_tokens:
             self._tables.extend(allocation, num_tokens)
@@ -211,8 +179,8 @@ class KVCacheManager:
 
         False: there is no room for these, and nothing changed.
         """
-        allocation, windows = self._tables[request_id], self.store.windows
-        if windows.window and self._tables.num_parts_to_jump(allocation, num_tokens) > windows.room():
+        allocation = self._tables[request_id]
+        if not self._room.can_jump(allocation, num_tokens):
             return False
         self.slide(request_id, num_tokens)
         self._tables.extend_window(allocation, num_tokens)
@@ -247,36 +215,7 @@ class KVCacheManager:
         The request's full blocks are the tree's own afterwards: where the tree had the same block, ours is freed.
         Nothing behind its last breakpoint is stored for a request in explicit mode.
         """
-        allocation = self._tables[request_id]
-        if allocation.detached:
-            return
-        size = self.block_size
-        end = allocation.info.retention.num_stored(len(token_ids))
-        for index in range(allocation.num_cached, end // size):
-            self._cache(allocation, index, tuple(token_ids[index * size : (index + 1) * size]))
-            allocation.num_cached += 1
-        tail = tuple(token_ids[allocation.num_cached * size : end]) if with_tail else ()
-        if tail:
-            self._cache(allocation, allocation.num_cached, tail)
-
-    def _cache(self, allocation: Allocation, index: int, tokens: TokenIds) -> None:
-        block = allocation.blocks[index]
-        if block.node is not None and block.token_ids == tokens:
-            return
-        after = allocation.blocks[index - 1] if index else None
-        held = self.store.insert(allocation.info, after, block, tokens)
-        end = index * self.block_size + len(tokens)
-        if held is block:
-            allocation.written.store(end, allocation.info.num_prompt_tokens)
-            return
-        allocation.written.settle(end)
-        if len(tokens) == self.block_size or self._lost(held, tokens):
-            self._tables.replace(allocation, index, held)
-
-    def _lost(self, held: Block, tokens: TokenIds) -> bool:
-        """Whether `held`, in no other way than ours but without its window part, is nobody's: it may become ours."""
-        windows = self.store.windows
-        return windows.window > 0 and not held.window_id and not held.ref_count and held.token_ids == tokens
+        self._computed.cache(self._tables[request_id], token_ids, with_tail=with_tail)
 
     # Exact prompts
 
@@ -285,33 +224,18 @@ class KVCacheManager:
 
         None: the prompt is known or not to be stored, or there is no slot.
         """
-        if info.retention.num_stored(len(prompt)) < len(prompt):
-            return None
-        return self.store.exact.reserve(info.namespace, tuple(prompt))
+        return self._exact.reserve(info, tuple(prompt))
 
     def store_exact(self, request_id: str, prompt: Sequence[int], slot: int) -> None:
         """`slot` has the hidden state of the last position of `prompt`, whose blocks, tail too, were just cached.
 
         Released instead, without a word, if the tree does not hold all of `prompt`.
         """
-        allocation = self._tables[request_id]
-        tail = self._last_block(allocation, tuple(prompt))
-        if tail is None:
-            self.store.exact.release(slot)
-        else:
-            self.store.exact.store(allocation.info.namespace, tuple(prompt), tail, slot)
-
-    def _last_block(self, allocation: Allocation, prompt: TokenIds) -> Block | None:
-        """The cached block that holds the last token of `prompt`: the request's own, or one that starts like it."""
-        full, rest = divmod(len(prompt), self.block_size)
-        if allocation.detached or allocation.num_cached < full:
-            return None
-        after = allocation.blocks[full - 1] if full else None
-        return self.store.tree.holder(allocation.info.namespace, after, prompt[-rest:]) if rest else after
+        self._exact.store(self._tables[request_id], tuple(prompt), slot)
 
     def release_hidden_slot(self, slot: int) -> None:
         """Give a reserved slot back that will not be stored."""
-        self.store.exact.release(slot)
+        self._exact.release(slot)
 
     def cache_write_tokens(self, request_id: str) -> int:
         """Prompt tokens this request computed and newly stored; kept over preemptions, 0 after `finish`."""

@@ -12,7 +12,7 @@ from openai_kv.engine.turns import short_turns
 from openai_kv.metrics import CacheStats, PinRecord
 from openai_kv.outputs import ModelRunner, ModelRunnerOutput, RequestOutput, SchedulerOutput
 from openai_kv.request import FinishReason, PinOrder, Request
-from openai_kv.scheduler import Scheduler
+from openai_kv.scheduler.scheduler import Scheduler
 
 OWN_TIERS = ("device", "host", "disk")
 ALL_TIERS = (*OWN_TIERS, "remote")  # what is remote other servers may share

@@ -11,7 +11,7 @@ from openai_kv.metrics import RequestStats, StepStats
 from openai_kv.outputs import ModelRunnerOutput, RequestOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.recording import TraceRecorder
 from openai_kv.request import FinishReason, Request, TokenLogprobs
-from openai_kv.scheduler import Scheduler
+from openai_kv.scheduler.scheduler import Scheduler
 
 
 def _since(request: Request, moment: float | None) -> float | None:

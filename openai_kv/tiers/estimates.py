@@ -9,8 +9,8 @@ FEW_ROWS = 8  # a step of so few takes what any step takes
 LATENCY_SHARE = 0.1  # of the time of a call, about
 SMALLEST_BATCH = 2  # with a first one of half of that, so that calls always differ in size
 MANY_SIZES = 0.05  # times the square of the mean: less variance says nothing of a slope
-FAR = 2.0
-FRESH_SECONDS = 10.0
+FAR = 2.0  # times or parts of what was expected of a call
+FRESH_SECONDS = 10.0  # for so long a tier is taken to be as fast as it was
 GAIN = 0.9  # doing both at once has to take less of the time than this: both slow each other down a little
 
 

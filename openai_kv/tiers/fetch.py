@@ -50,8 +50,9 @@ class Fetch:
     Where layers see a window only, what follows `num_blocks` of them sees parts from block `first_seen(num_blocks)` on:
     `first` for `end`, under `window_keys`. The others need none; nothing is loaded of them if every layer has one
     (`has_full` False).
-    Only `inbox` and the reading of keys, records, `front` and `cancelled` are the tiers' threads'; all else is the
-    engine's.
+    `looking`: numbers of tiers that have not answered yet; `source`: of the one that each block up to `end` comes from.
+    `broken`: one of those that were asked for could not be had, so that nothing before it is of use.
+    The tiers' threads add to `inbox` and read; all else is the engine's.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Fetch:
     @property
     def floor(self) -> int:
         """The first block that is worth asking for."""
-        return max(self.start, self.front, 0 if self._has_full else self.first)
+        return max(self._least, self.front)
 
     @property
     def missing(self) -> int:

@@ -1,29 +1,23 @@
 """Tiers: all cache tiers as the engine sees them. Nothing here waits for one."""
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Protocol
 
-from openai_kv.errors import CorruptRecordError
-from openai_kv.metrics import TierStats, TransferStats
+from openai_kv.metrics import TierStats
 from openai_kv.outputs import BlockSave
-from openai_kv.tiers.codec import decode, encode
 from openai_kv.tiers.estimates import LoadSpeed
-from openai_kv.tiers.fetch import Answer, Arrival, Fetch, Loaded, Payload, RecordKey
+from openai_kv.tiers.fetch import Answer, Arrival, Fetch, Loaded
+from openai_kv.tiers.record_reader import RecordReader
+from openai_kv.tiers.storing import Storing
 from openai_kv.tiers.tier import CacheTier
 from openai_kv.tiers.tier_thread import Job, TierThread
+from openai_kv.tiers.transfers import TierObserver, Transfers
 
-BATCH = 8  # blocks of one job to store
+MIN_IN_FLIGHT = 8  # blocks
 CALL_BYTES = 32 * 2**20  # of one call to load, at most
 READ_BYTES = 256 * 2**20
 CLOSE_SECONDS = 5.0
-
-
-class TierObserver(Protocol):
-    """Whoever wants to hear of it, from any thread; must not raise."""
-
-    def on_transfer(self, stats: TransferStats) -> None: ...
 
 
 class Tiers:
@@ -50,13 +44,14 @@ class Tiers:
         self.wake: Callable[[], None] = lambda: None
         self.speeds = [LoadSpeed() for _ in threads]
         self.max_batch = max(1, CALL_BYTES // (block_bytes + window_block_bytes))
-        self.max_in_flight = max(BATCH, READ_BYTES // (block_bytes + window_block_bytes))
+        self.max_in_flight = max(MIN_IN_FLIGHT, READ_BYTES // (block_bytes + window_block_bytes))
         self.has_full = block_bytes > 0
-        self._sizes = {False: tuple(filter(None, (block_bytes, hidden_bytes))), True: (window_block_bytes,)}
+        sizes = tuple(filter(None, (block_bytes, hidden_bytes)))
+        self._reader = RecordReader(self.threads, sizes, (window_block_bytes,))
+        self._transfers = Transfers(self.locations, observer)
+        self._storing = Storing(self.threads, self._transfers, clock)
         self._restore_seconds = restore_seconds
-        self._observer = observer
         self._clock = clock
-        self._moved: list[dict[str, int]] = [{"demote": 0, "promote": 0} for _ in threads]
 
     @property
     def locations(self) -> tuple[str, ...]:
@@ -73,7 +68,7 @@ class Tiers:
             job = Job(partial(self._look_up, number, fetch), partial(self._answer, number, fetch, ()))
             self.threads[number].read(job)
 
-    def know_look_up(self, fetch: Fetch) -> bool:
+    def knows_look_up(self, fetch: Fetch) -> bool:
         """Whether all that have not answered yet did so before."""
         return all(self.speeds[number].look_up.measured for number in fetch.looking)
 
@@ -155,33 +150,14 @@ class Tiers:
         begin = self._clock()
         keys = [record.key for index in range(first, last) for record in fetch.records(index)]
         found = dict(zip(keys, tier.get(keys), strict=True))  # too few or too many: an error of the tier's
-        blocks = [self._read(number, fetch, index, found) for index in range(first, last)]
+        blocks = [self._reader.read(number, fetch, index, found) for index in range(first, last)]
         whole = [block for block in blocks if block is not None]
         seconds = self._clock() - begin
         if len(whole) == len(blocks):
             self.speeds[number].observe(len(blocks), seconds + len(blocks) * self._restore_seconds, begin)
         payloads = [part for block in whole for part in (block.full, block.window) if part is not None]
-        self._report(number, "promote", payloads, seconds)
+        self._transfers.report(number, "promote", payloads, seconds)
         self._arrive(fetch, first, blocks)
-
-    def _read(self, number: int, fetch: Fetch, index: int, found: Mapping[bytes, bytes | None]) -> Loaded | None:
-        parts: dict[bool, Payload] = {}
-        for record in fetch.records(index):
-            payload = self._decode(number, record, fetch.tokens(index), found[record.key])
-            if payload is None:
-                return None
-            parts[record.windowed] = payload
-        return Loaded(index, number, parts.get(False), parts.get(True))
-
-    def _decode(self, number: int, record: RecordKey, tokens: Sequence[int], data: bytes | None) -> Payload | None:
-        if data is None:
-            return None
-        try:
-            return decode(data, record.key, tokens, *self._sizes[record.windowed])
-        except CorruptRecordError as error:
-            self.threads[number].count("corrupt", 1, error)
-            self.threads[number].tier.remove([record.key])
-            return None
 
     def _arrive(self, fetch: Fetch, first: int, blocks: Sequence[Loaded | None]) -> None:
         fetch.inbox.append(Arrival(first, blocks, self._clock()))
@@ -191,31 +167,9 @@ class Tiers:
 
     def store(self, saves: Sequence[BlockSave], payloads: Sequence[bytes]) -> None:
         """What a step has read out of the pool, as its saves ordered."""
-        for number, thread in enumerate(self.threads):
-            chosen = [(save, data) for save, data in zip(saves, payloads, strict=True) if number in save.tiers]
-            for begin in range(0, len(chosen), BATCH):
-                batch = chosen[begin : begin + BATCH]
-                size = sum(len(data) for _, data in batch)
-                lose = partial(thread.count, "dropped", len(batch), "the tier is too slow, or left alone")
-                if not thread.write(Job(partial(self._store, number, batch), lose, size)):
-                    lose()
-
-    def _store(self, number: int, batch: Sequence[tuple[BlockSave, bytes]], tier: CacheTier) -> None:
-        begin = self._clock()
-        records = {save.key: encode(save.key, save.token_ids, payload) for save, payload in batch}
-        tier.put(records)
-        self._report(number, "demote", [payload for _, payload in batch], self._clock() - begin)
+        self._storing.store(saves, payloads)
 
     # The whole
-
-    def _report(self, number: int, direction: str, payloads: Sequence[Sized], seconds: float) -> None:
-        if not payloads:
-            return
-        self._moved[number][direction] += len(payloads)
-        if self._observer is not None:
-            location = self.threads[number].tier.location
-            num_bytes = sum(map(len, payloads))
-            self._observer.on_transfer(TransferStats(location, direction, len(payloads), num_bytes, seconds))
 
     def clear(self, locations: Collection[str]) -> None:
         """Forget all blocks of these tiers; none is found from now on."""
@@ -236,7 +190,7 @@ class Tiers:
                 problems=dict(thread.problems),
                 available=thread.is_available,
             )
-            for thread, moved in zip(self.threads, self._moved, strict=True)
+            for thread, moved in zip(self.threads, self._transfers.moved, strict=True)
         )
 
     def close(self) -> None:

@@ -7,8 +7,8 @@ from functools import partial
 from openai_kv.cache.content_key import content_keys, window_key
 from openai_kv.cache.hit import CacheHit
 from openai_kv.cache.manager import KVCacheManager
-from openai_kv.promise import Outcome, Promise
 from openai_kv.request import Request, RequestStatus
+from openai_kv.scheduler.promise import Outcome, Promise
 from openai_kv.tiers.estimates import ComputeSpeed, num_to_compute
 from openai_kv.tiers.fetch import Fetch, Loaded, Payload
 from openai_kv.tiers.tiers import Tiers
@@ -45,8 +45,7 @@ class Promotion:
         indexes = range(len(found.blocks), (len(request.token_ids) - 1) // self._manager.block_size)
         if indexes:
             fetch = self._fetch(request, found, indexes)
-            promise = Promise(request, fetch, self._manager.block_size, self._clock())
-            self._promises[request.request_id] = promise
+            self._promises[request.request_id] = Promise(request, fetch, self._manager.block_size)
             self._tiers.look_up(fetch)
 
     def _fetch(self, request: Request, hit: CacheHit, indexes: range) -> Fetch:
@@ -70,25 +69,24 @@ class Promotion:
         promise = self._promises.get(request.request_id)
         if promise is None:
             return False
-        if self._follows(promise):
+        if self._is_fetched_before(promise):
+            promise.is_follower = True
             return True
         if promise.is_follower:  # what it waited for is cached now
             self.forget(request)
             return self.must_wait(request, hit)
         self._advance(promise, self._room())
-        return not promise.fetch.settled and self._clock() - promise.asked < self._patience(promise.fetch)
+        return not promise.fetch.settled and self._clock() - promise.fetch.begun < self._patience(promise.fetch)
 
-    def _follows(self, promise: Promise) -> bool:
-        """Whether it is for one that gets its blocks earlier to fetch what both want."""
+    def _is_fetched_before(self, promise: Promise) -> bool:
+        """Whether one that gets its blocks earlier wants the same."""
         same = (other for other in self._promises.values() if other.fetch.keys[0] == promise.fetch.keys[0])
-        follows = any(other.is_open and other.rank < promise.rank for other in same)
-        promise.is_follower |= follows
-        return follows
+        return any(other.is_open and other.rank < promise.rank for other in same)
 
     def _patience(self, fetch: Fetch) -> float:
         """A look-up may take twice of what it does as a rule, if that is little or worth what it finds as a rule."""
         compute = self._seconds(fetch.start, len(fetch.keys))
-        if not self._tiers.know_look_up(fetch):
+        if not self._tiers.knows_look_up(fetch):
             return FIRST_PATIENCE * compute
         usual, worth = self._tiers.look_up_seconds(fetch), self._tiers.worth(fetch, compute - self.speed.step.value)
         if 2 * usual < PATIENCE * compute:

@@ -23,8 +23,8 @@ class Promise:
     While it runs, blocks are taken from the back and computed from the front, until both have met.
     """
 
-    def __init__(self, request: Request, fetch: Fetch, block_size: int, time: float) -> None:
-        self.request, self.fetch, self.asked = request, fetch, time
+    def __init__(self, request: Request, fetch: Fetch, block_size: int) -> None:
+        self.request, self.fetch = request, fetch
         self.hit: CacheHit | None = None
         self.is_follower = False  # another one gets the same blocks
         self._size = block_size
