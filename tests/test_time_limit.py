@@ -3,7 +3,7 @@ from itertools import count
 
 import pytest
 
-from openai_kv.time_limit import TimeUp, time_limit
+from openai_kv.time_limit import Clock, TimeUp, time_limit
 
 
 def loop(rounds: int) -> int:
@@ -17,19 +17,28 @@ def calling(rounds: int) -> int:
     return sum(map(loop, [1] * rounds))
 
 
-def test_a_loop_ends_within_the_limit() -> None:
+def counting() -> Clock:
     ticks = count()
-    with pytest.raises(TimeUp), time_limit(100, __file__, clock=lambda: float(next(ticks))):
+    return lambda: float(next(ticks))
+
+
+def test_a_loop_ends_within_the_limit() -> None:
+    clock, wall = counting(), counting()
+    with pytest.raises(TimeUp), time_limit(100, __file__, clock, wall):
         loop(10**9)
-    assert next(ticks) == 102, "the deadline was set, looked at a hundred times in vain, and once not"
+    assert wall() == 202, "the deadline was set, and looked at until it was over for the thread too"
+    assert clock() == 102, "looked at a hundred times in vain, and once not"
+
+
+def test_a_thread_that_had_to_wait_is_not_ended() -> None:
+    with time_limit(100, __file__, clock=lambda: 0.0, wall=counting()):
+        assert loop(1000) == 499500
 
 
 def test_code_from_elsewhere_is_looked_at_when_it_calls() -> None:
-    ticks = count()
-    with pytest.raises(TimeUp), time_limit(100, "elsewhere", clock=lambda: float(next(ticks))):
+    with pytest.raises(TimeUp), time_limit(100, "elsewhere", counting(), counting()):
         calling(10**9)
-    ticks = count()
-    with time_limit(100, "elsewhere", clock=lambda: float(next(ticks))):
+    with time_limit(100, "elsewhere", counting(), counting()):
         assert loop(1000) == 499500
 
 

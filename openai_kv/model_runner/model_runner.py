@@ -44,6 +44,7 @@ from openai_kv.model_runner.sizing import check_format, max_model_len_of, open_s
 from openai_kv.model_runner.tier_blocks import TierBlocks
 from openai_kv.model_runner.tier_content import choose_restorer, staged_inputs
 from openai_kv.model_runner.transfer import to_device
+from openai_kv.model_runner.wanted_rows import wanted_rows
 from openai_kv.outputs import BlockCopy, ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from openai_kv.request import TokenLogprobs
 
@@ -160,7 +161,7 @@ class ModelRunner:
             return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs, pooled=pooled, saved=saved)
         windowed = self.window_pool is not None
         batch = InputBatch.build(running, self.kv_pool.block_size, self.device, windowed=windowed)
-        step = self._new_step(batch)
+        step = self._new_step(batch, wanted_rows(running, self.device))
         states = self._forward(batch, step, running)
         self._write_slots(running, states[batch.last_rows])
         rows |= _by_request(running, states)
@@ -175,15 +176,15 @@ class ModelRunner:
             saved,
         )
 
-    def _new_step(self, batch: InputBatch) -> GroupedStep:
+    def _new_step(self, batch: InputBatch, wanted: Tensor | None = None) -> GroupedStep:
         """Once for each step: pools prepare for its rows."""
-        full = self._in_pool(self.kv_pool, batch.metadata)
+        full = self._in_pool(self.kv_pool, batch.metadata, wanted)
         if self.window_pool is None or batch.window is None:
             return GroupedStep(self.groups, full)
-        return GroupedStep(self.groups, full, self._in_pool(self.window_pool, batch.window))
+        return GroupedStep(self.groups, full, self._in_pool(self.window_pool, batch.window, wanted))
 
-    def _in_pool(self, pool: KVPool, metadata: AttentionMetadata) -> PagedStep:
-        return PagedStep(self.backend, pool, pool.prepare(metadata), self._new_mass(pool))
+    def _in_pool(self, pool: KVPool, metadata: AttentionMetadata, wanted: Tensor | None) -> PagedStep:
+        return PagedStep(self.backend, pool, pool.prepare(metadata), self._new_mass(pool), wanted)
 
     def _new_mass(self, pool: KVPool) -> Tensor | None:
         return torch.zeros(pool.num_blocks, device=self.device) if self._needs_attention else None
@@ -195,7 +196,7 @@ class ModelRunner:
             self.window_pool.copy([BlockCopy(c.window_source, c.window_target, c.num_tokens) for c in copies])
 
     def _forward(self, batch: InputBatch, step: GroupedStep, running: Sequence[ScheduledRequest]) -> Tensor:
-        """The final hidden states [T, hidden_size]."""
+        """The final hidden states [T, hidden_size], right in the wanted rows."""
         if self._graphs is not None and self._graphs.takes(batch):
             size = self.kv_pool.block_size
             self.tier_blocks.unseen(request.block_ids[request.num_computed_tokens // size] for request in running)

@@ -33,12 +33,17 @@ class AttentionStep(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PagedStep:
-    """Attention over the pool, for one step's rows."""
+    """Attention over the pool, for one step's rows.
+
+    `wanted` [n] int64: the rows whose final hidden states are looked at, None: all. What stands in for others is
+    anybody's guess.
+    """
 
     backend: AttentionBackend
     pool: KVPool
     metadata: AttentionMetadata
     mass: Tensor | None = None
+    wanted: Tensor | None = None
 
     def attend(self, index: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         layer = self.pool.layers[index]

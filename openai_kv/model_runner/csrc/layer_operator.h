@@ -1,6 +1,7 @@
 // A decoder layer in one call: what its modules do one after the other, with the same results to the bit.
 #pragma once
 
+#include <ATen/ops/zeros.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
@@ -76,22 +77,32 @@ struct DecoderLayer : torch::CustomClassHolder {
       : norms(std::move(norms)), head_norms(std::move(head_norms)), qkv(std::move(qkv)), output(std::move(output)),
         gate_up(std::move(gate_up)), down(std::move(down)), heads(std::move(heads)), activation(activation) {}
 
-  // states [1, T, hidden], cos and sin as in rotate; see paged_attention for the rest.
+  // states [1, T, hidden], cos and sin as in rotate; see paged_attention for the rest. Where there are `wanted` rows [n]
+  // only these are computed behind attention, all others are 0.
   Tensor forward(const Tensor& states, const Tensor& cos, const Tensor& sin, const Tensor& key_pool,
                  const Tensor& value_pool, const std::optional<Tensor>& key_scales,
                  const std::optional<Tensor>& value_scales, const Tensor& slot_mapping, const Tensor& block_tables,
                  const Tensor& query_starts, const Tensor& context_lens, const std::optional<Tensor>& mass,
-                 bool by_row) const {
-    bool around = norms.size() == 4;
+                 bool by_row, const std::optional<Tensor>& wanted) const {
     Pages pages{key_pool,     value_pool,   key_scales,   value_scales, slot_mapping,
                 block_tables, query_starts, context_lens, mass,         by_row};
-    Tensor attended = (*output)(attend((*norms[0])(states), cos, sin, pages).view({1, states.size(1), -1}));
+    Tensor attended = attend((*norms[0])(states), cos, sin, pages).view({1, states.size(1), -1});
+    if (!wanted) return finish(states, attended);
+    Tensor all = at::zeros(states.sizes(), states.options());
+    if (wanted->numel() == 0) return all;
+    return all.index_copy_(1, *wanted, finish(states.index_select(1, *wanted), attended.index_select(1, *wanted)));
+  }
+
+ private:
+  // What follows attention, row by row.
+  Tensor finish(const Tensor& states, const Tensor& heads_output) const {
+    bool around = norms.size() == 4;
+    Tensor attended = (*output)(heads_output);
     Tensor between = sum(states, around ? (*norms[1])(attended) : attended);
     Tensor made = (*down)(gated((*gate_up)((*norms[around ? 2 : 1])(between)), activation, 0));
     return sum(between, around ? (*norms[3])(made) : made);
   }
 
- private:
   Tensor attend(const Tensor& normed, const Tensor& cos, const Tensor& sin, const Pages& pages) const {
     int64_t queries = heads->queries, keys = heads->keys, rotated = queries + keys;
     Tensor all = (*qkv)(normed);

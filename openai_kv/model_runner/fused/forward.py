@@ -44,6 +44,9 @@ def fuse_forward(model: CausalLM) -> bool:
     except Exception as error:  # whatever a family's code raises that takes other arguments
         logger.debug("the forward of %s stays as it is: %s", type(decoder).__name__, one_line(error))
         same = False
-    if not same:
+    if same:
+        last: Any = [*parts["layers"].children()][-1]
+        last.is_last = True
+    else:
         del decoder.forward
     return same

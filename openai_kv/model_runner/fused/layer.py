@@ -34,6 +34,7 @@ class FusedLayer(nn.Module):
             self.add_module(name, getattr(layer, name))
         self.operator: Any = None
         self.index = 0
+        self.is_last = False  # nothing but the final norm sees what it returns
 
     def forward(self, hidden_states: Tensor, position_embeddings: Any = None, **kwargs: Any) -> Tensor:
         step, index = kwargs[STEP], self.index
@@ -58,6 +59,7 @@ class FusedLayer(nn.Module):
             metadata.context_lens,
             step.mass,
             backend.batch_invariant,
+            step.wanted if self.is_last else None,
         )
         return result
 

@@ -128,6 +128,20 @@ def test_hooks_see_each_layer_and_what_it_takes() -> None:
     assert rows == [20, 10, 1]
 
 
+def test_the_last_layer_finishes_the_rows_that_are_looked_at() -> None:
+    model, finished = fused("llama"), list[list[int]]()
+    model.decoder.get_submodule("norm").register_forward_pre_hook(
+        lambda _module, args: finished.append(args[0][0].any(-1).nonzero().flatten().tolist())
+    )
+    driver = start(model)
+    finished.clear()
+    stream, other = driver.stream("a", random_prompt(0, 30)), driver.stream("b", random_prompt(1, 9))
+    driver.step((stream, 20))
+    driver.step((stream, None), (other, 8))
+    driver.step((stream, None), (other, None))
+    assert finished == [[], [9], [0, 1]]
+
+
 def test_a_layer_that_adds_something_else_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     model = make("llama")
     layer: Any = model.get_submodule("model.layers.1")
