@@ -28,7 +28,7 @@ import httpx
 
 from benchmarks.forked_server import forked
 from benchmarks.serving import TIMEOUT, Server
-from benchmarks.tier_subject import OPTIONS, Subject, body, damage
+from benchmarks.tier_subject import OPTIONS, Subject, body, damage, records, unfinished
 
 TIER = ("--tiers", "disk")
 CLIENTS = 4
@@ -110,11 +110,8 @@ class Round:
 
 
 def newest(folder: Path) -> int:
-    return max((each.stat().st_mtime_ns for each in [folder, *os.scandir(folder)]), default=0)
-
-
-def unfinished(folder: Path) -> set[Path]:
-    return {*folder.glob("*/*.part")}
+    """When one of the tier's folders was changed last: a file began in it, or was renamed."""
+    return max((each.stat().st_mtime_ns for each in folder.glob("*/*")), default=0)
 
 
 @dataclass
@@ -147,7 +144,7 @@ class Bench:
             life.ready_seconds = round(server.seconds_to_ready, 1)
             asyncio.run(Round(server, self.blocks, rng, self.subject, life).run())
         life.unfinished_files = len(unfinished(self.blocks))
-        life.records = len([*self.blocks.glob("*/" + "?" * 64)])
+        life.records = len(records(self.blocks))
         self.tell(asdict(life))
         return life
 

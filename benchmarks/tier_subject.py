@@ -60,10 +60,19 @@ def body(prompt: list[int]) -> dict[str, Any]:
     return {"prompt_token_ids": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
 
 
+def records(folder: Path) -> list[Path]:
+    """The disk tier's files, those of all identities."""
+    return sorted(path for path in folder.rglob("*") if len(path.name) == 64)
+
+
+def unfinished(folder: Path) -> set[Path]:
+    return {*folder.rglob("*.part")}
+
+
 def damage(folder: Path, rng: random.Random, count: int) -> Mapping[str, int]:
     """So many records, as a failing disk or somebody with too little room would; how, and how many."""
-    records = sorted(path for path in folder.glob("*/*") if len(path.name) == 64)
-    chosen = rng.sample(records, min(count, len(records)))
+    found = records(folder)
+    chosen = rng.sample(found, min(count, len(found)))
     kinds = [rng.choice(["flipped", "cut", "deleted"]) for _ in chosen]
     for path, kind in zip(chosen, kinds, strict=True):
         change(path, kind, rng)
