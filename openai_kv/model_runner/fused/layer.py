@@ -1,6 +1,6 @@
 """FusedLayer: a decoder layer that is one operator where all of its parts are ours."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -74,6 +74,10 @@ class FusedLayer(nn.Module):
         norms = [getattr(self, name) for name in self.norm_names]
         return norms if len(norms) == len(AROUND) else [norms[0], _unchanged, norms[1], _unchanged]
 
+    def part(self) -> None:
+        """Hold no weights but those of the parts: what is exchanged from now on is freed."""
+        self.operator = None
+
     def join(self) -> None:
         """Make one operator of the parts as they are now, if they are all ours."""
         norms = [getattr(self, name) for name in self.norm_names]
@@ -81,11 +85,20 @@ class FusedLayer(nn.Module):
         self.index = int(getattr(self.self_attn, "layer_idx", 0))
 
 
+def part_layers(model: nn.Module) -> None:
+    """To be called before parts are exchanged."""
+    for layer in _layers(model):
+        layer.part()
+
+
 def join_layers(model: nn.Module) -> None:
     """To be called whenever parts were exchanged."""
-    for module in model.modules():
-        if isinstance(module, FusedLayer):
-            module.join()
+    for layer in _layers(model):
+        layer.join()
+
+
+def _layers(model: nn.Module) -> Iterator[FusedLayer]:
+    return (module for module in model.modules() if isinstance(module, FusedLayer))
 
 
 def norm_names(layer: nn.Module) -> tuple[str, ...]:
