@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from openai_kv.model_runner.attention.backend import AttentionOptions
-from openai_kv.model_runner.fused.observe import FIRST_POSITION, NUM_TOKENS
+from openai_kv.model_runner.fused.observe import trial_rows
 from openai_kv.model_runner.loader import CausalLM
 from openai_kv.model_runner.module_calls import CallWatch, ModuleCall, first_tensor
 
@@ -51,9 +51,7 @@ class Restorer:
     @torch.inference_mode()
     def of(cls, model: CausalLM) -> "Restorer":
         """From how the model runs a few tokens. Raises CantRestoreError, and whatever a family's code raises."""
-        watch, device = CallWatch(), model.model.device
-        token_ids = torch.arange(NUM_TOKENS, device=device)[None] * 37 % int(model.text_config.vocab_size)
-        positions = torch.arange(FIRST_POSITION, FIRST_POSITION + NUM_TOKENS, device=device)[None]
+        watch, (token_ids, positions) = CallWatch(), trial_rows(model)
         with watch.on(model.model):
             model.hidden_states(token_ids, positions, watch)
         known = {id(positions), *(id(call.output) for call in watch.made)}

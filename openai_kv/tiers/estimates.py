@@ -95,10 +95,11 @@ class LoadSpeed:
 
     def observe(self, blocks: int, seconds: float, now: float) -> None:
         """What is far from all before it says that the tier is another one now."""
-        expected = self.call.at(blocks)
-        if self.call.known and not expected / FAR < seconds < expected * FAR:
-            self.call = Line()
-        self.call.add(blocks, seconds)
+        call, expected = self.call, self.call.at(blocks)
+        if call.known and not expected / FAR < seconds < expected * FAR:
+            call = Line()
+        call.add(blocks, seconds)
+        self.call = call  # only now: the engine reads it, and would take an empty one for a tier that was never asked
         self._measured_at = now
 
     def is_known(self, now: float) -> bool:
