@@ -9,11 +9,6 @@ namespace {
 
 constexpr int kFewLanes = 8;
 
-template <class T>
-inline void prefetch(const T* row, int d) {
-  for (int k = 0; k < d / kPacked<T>; k += 64 / int(sizeof(T))) __builtin_prefetch(row + k);
-}
-
 // Where the tile's keys lie: in the pool, or restored.
 template <class K, class V>
 inline const K* key_at(const Tile<K, V>& tile, const float*, int, int n) {

@@ -2,6 +2,8 @@
 // vectors; per panel query [head_dim][C * W], scores [kTile][C * W], output [head_dim][C * W].
 #pragma once
 
+#include <optional>
+
 #include "tile.h"
 
 namespace openai_kv {
@@ -133,45 +135,60 @@ struct Panel {
   }
 };
 
-template <class K, class V, int C>
-void many_lanes(const Layer& layer, const Lanes& lanes, int first, int begin, int end, Partial out, const float* lse,
+constexpr int kMaxWide = kMaxLanes / (kColumns * W);
+
+// Panels of kColumns vectors, and one of `Rest` for the lanes that are left: each tile is widened once for all of them,
+// while the next one is on its way.
+template <class K, class V, int Rest>
+void many_lanes(const Layer& layer, const Lanes& lanes, int begin, int end, Partial out, const float* lse,
                 float* weights, float* scratch) {
-  int stride = round_up(layer.head_dim, kRows), width = C * W;
+  int d = layer.head_dim, stride = round_up(d, kRows), count = 0;
   float *keys = scratch, *values = keys + kTile * stride, *query = values + kTile * stride;
-  float *output = query + layer.head_dim * width, *scores = output + stride * width;
-  Panel<C> panel(layer, lanes, first, query, scores, output);
-  for (int start = begin; start < end; start += kTile) {
-    Tile<K, V> tile(layer, lanes, start, end);
+  float *output = query + d * kMaxLanes, *scores = output + stride * kMaxLanes;
+  std::optional<Panel<kColumns>> wide[kMaxWide];
+  std::optional<Panel<max(Rest, 1)>> rest;
+  for (; (count + 1) * kColumns * W <= lanes.lanes; ++count) {
+    int first = count * kColumns * W;
+    wide[count].emplace(layer, lanes, first, query + first * d, scores, output + first * stride);
+  }
+  int first = count * kColumns * W;
+  if (Rest) rest.emplace(layer, lanes, first, query + first * d, scores, output + first * stride);
+  auto each = [&](auto f) {
+    for (int i = 0; i < count; ++i) f(*wide[i]);
+    if (Rest) f(*rest);
+  };
+  for (Tile<K, V> tile(layer, lanes, begin, end); tile.count > 0;) {
+    Tile<K, V> next(layer, lanes, tile.begin + tile.count, end);
     if constexpr (kByChannel<K>) {
       memset(keys, 0, sizeof(float) * kTile * stride);
       restore_keys(tile, layer, lanes, stride, keys);
     } else {
-      widen(tile.rows, tile.count, tile.keys, tile.key_scales, layer.head_dim, stride, keys);
+      widen(tile.rows, tile.count, tile.keys, tile.key_scales, d, stride, keys);
     }
-    if (weights) {
-      panel.weigh(start, tile.count, keys, lse, weights + (start - begin));
-    } else {
-      widen(tile.rows, tile.count, tile.values, tile.value_scales, layer.head_dim, stride, values);
-      panel.attend(start, tile.count, keys, values);
+    if (!weights) widen(tile.rows, tile.count, tile.values, tile.value_scales, d, stride, values);
+    for (int n = 0; n < next.count; ++n) {
+      prefetch(next.key(n), d);
+      if (!weights) prefetch(next.value(n), d);
     }
+    each([&](auto& panel) {
+      if (weights) return panel.weigh(tile.begin, tile.count, keys, lse, weights + (tile.begin - begin));
+      panel.attend(tile.begin, tile.count, keys, values);
+    });
+    tile = next;
   }
-  if (!weights) panel.save(out);
+  if (!weights) each([&](auto& panel) { panel.save(out); });
 }
 
 template <class K, class V>
 void many(const Layer& layer, const Lanes& lanes, int begin, int end, Partial out, const float* lse, float* weights,
           float* scratch) {
-  for (int l = 0; l < lanes.lanes;) {
-    if (lanes.lanes - l > W && kColumns > 1) {
-      int columns = min((lanes.lanes - l + W - 1) / W, kColumns);
-      auto run = columns == 2 ? many_lanes<K, V, 2> : columns == 3 ? many_lanes<K, V, 3> : many_lanes<K, V, kColumns>;
-      run(layer, lanes, l, begin, end, out, lse, weights, scratch);
-      l += columns * W;
-    } else {
-      many_lanes<K, V, 1>(layer, lanes, l, begin, end, out, lse, weights, scratch);
-      l += W;
-    }
-  }
+  int rest = lanes.lanes % (kColumns * W);
+  auto run = rest == 0       ? many_lanes<K, V, 0>
+             : rest <= W     ? many_lanes<K, V, 1>
+             : rest <= 2 * W ? many_lanes<K, V, 2>
+             : rest <= 3 * W ? many_lanes<K, V, min(3, kColumns)>
+                             : many_lanes<K, V, kColumns>;
+  run(layer, lanes, begin, end, out, lse, weights, scratch);
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ constexpr int kColumns = W == 16 ? 4 : 2;  // vectors per register tile, by the 
 constexpr int kRows = 4;
 
 inline int round_up(int x, int to) { return (x + to - 1) / to * to; }
-inline int min(int a, int b) { return a < b ? a : b; }
-inline int max(int a, int b) { return a > b ? a : b; }
+constexpr int min(int a, int b) { return a < b ? a : b; }
+constexpr int max(int a, int b) { return a > b ? a : b; }
 
 // Calls f with an element of an array of one of kTypes.
 template <class F>
@@ -61,6 +61,11 @@ struct Tile {
   const K* key(int n) const { return keys + rows[n] / kPacked<K>; }
   const V* value(int n) const { return values + rows[n] / kPacked<V>; }
 };
+
+template <class T>
+inline void prefetch(const T* row, int d) {
+  for (int k = 0; k < d / kPacked<T>; k += 64 / int(sizeof(T))) __builtin_prefetch(row + k);
+}
 
 // The tile's keys as floats [count][d], for those with scales by channel.
 template <class V>
