@@ -45,8 +45,6 @@ from openai_kv.tiers.tier_thread import TierThread
 from openai_kv.tiers.tiers import Tiers
 from openai_kv.tokenizer import Tokenizer
 
-CPU_BATCHED_TOKENS = 512  # a step of 2048 holds up every stream for seconds, and computes no faster
-BATCHED_TOKENS = 2048
 logger = logging.getLogger(__name__)
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -174,9 +172,7 @@ class EngineBuilder:
 
     def _max_num_batched_tokens(self) -> int:
         """Raises ConfigError for a device that isn't there."""
-        engine, device = self.settings.engine, resolve_device(self.settings.model.device)
-        default = CPU_BATCHED_TOKENS if device.type == "cpu" else BATCHED_TOKENS
-        return engine.max_num_batched_tokens or max(default, engine.max_num_seqs)
+        return self.settings.engine.step_tokens(resolve_device(self.settings.model.device).type)
 
     def _server_info(self, runner: ModelRunner) -> ServerInfo:
         info = runner.info

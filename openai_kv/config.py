@@ -25,6 +25,9 @@ from openai_kv.config_upstreams import UpstreamSettings
 from openai_kv.config_values import Dtype, Duration, Folder, KVFormat, Memory, ModelPattern, Names, Origins, Size
 from openai_kv.errors import ConfigError
 
+CPU_BATCHED_TOKENS = 512  # a step of 2048 holds up every stream for seconds, and computes no faster
+BATCHED_TOKENS = 2048
+
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -166,6 +169,11 @@ class EngineSettings(Section):
         if 0 < value < info.data.get("max_num_seqs", 0):
             raise ValueError("should be at least max_num_seqs, so that every sequence can go on in every step")
         return value
+
+    def step_tokens(self, device: str) -> int:
+        """The most of one step on a device of that type."""
+        default = CPU_BATCHED_TOKENS if device == "cpu" else BATCHED_TOKENS
+        return self.max_num_batched_tokens or max(default, self.max_num_seqs)
 
 
 class OtelSettings(Section):

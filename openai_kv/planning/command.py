@@ -15,7 +15,7 @@ from openai_kv.model_runner.outline import ModelOutline, read_outline
 from openai_kv.planning.plan import Plan, Wish, make_plan
 from openai_kv.planning.report import describe, make_table, show_bytes, write_json
 
-STEP_TOKENS = 512  # of a server on the CPU
+DEVICE = "cpu"  # that the plan is for
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def make_wish(options: Options, outline: ModelOutline, cache: CacheSettings, eng
         cache.block_size,
         options.memory or None,
         window_share=cache.window_share,
-        step_tokens=engine.max_num_batched_tokens or max(STEP_TOKENS, engine.max_num_seqs),
+        step_tokens=engine.step_tokens(DEVICE),
         num_seqs=engine.max_num_seqs,
         max_pinned_fraction=cache.max_pinned_fraction,
     )
