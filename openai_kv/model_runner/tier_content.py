@@ -32,7 +32,7 @@ def choose_restorer(
         restorer = Restorer.of(model)
         plain, hidden = block_bytes(shapes, kv_format, 1), restorer.token_bytes
         if hidden >= plain:
-            logger.info("tiers keep K and V, %d bytes a token; as hidden states it were %d", plain, hidden)
+            logger.info("tiers keep K and V, %d bytes a token; as hidden states it would be %d", plain, hidden)
             return None
         check_restored(model, backend, restorer, shapes, kv_format, exact=settings.batch_invariant)
     except Exception as error:  # whatever a family's code raises that is called in a way it doesn't expect
