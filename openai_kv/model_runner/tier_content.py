@@ -38,7 +38,7 @@ def choose_restorer(
     except Exception as error:  # whatever a family's code raises that is called in a way it doesn't expect
         logger.warning("tiers keep K and V, which hidden states don't give: %s", one_line(error))
         return None
-    logger.info("tiers keep hidden states, %d bytes a token; as K and V it were %d", hidden, plain)
+    logger.info("tiers keep hidden states, %d bytes a token; as K and V it would be %d", hidden, plain)
     return restorer
 
 
