@@ -69,6 +69,7 @@ class EngineBuilder:
         tokenizer = self._tokenizer()
         runner = ModelRunner.load(self.model_folder, self.model_name, self._runner_settings())
         manager = self._manager(runner)
+        report_pool(runner)
         detokenizer = Detokenizer(tokenizer)
         drafter, tiers = self._drafter(runner, manager), self._tiers(runner)
         scheduler = Scheduler(
@@ -188,13 +189,26 @@ class EngineBuilder:
         )
 
 
+def report_pool(runner: ModelRunner) -> None:
+    """What a user may want to change before any request comes."""
+    pool, info = runner.kv_pool, runner.info
+    logger.info(
+        "KV pool: %s tokens in blocks of %d, %s, %.2f GiB; a request may have %s tokens",
+        f"{pool.num_blocks * pool.block_size:,}",
+        pool.block_size,
+        info.kv_cache_dtype,
+        pool.nbytes / 2**30,
+        f"{info.max_model_len:,}",
+    )
+
+
 def pin_limits(settings: CacheSettings) -> PinLimits:
     return PinLimits(settings.soft_pin_fraction, settings.max_pinned_fraction, settings.max_pins)
 
 
 def serve(settings: Settings) -> int:
     """Fetch the model if need be and serve it until a signal; the exit code. Raises StartupError."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     registry = load_plugins(settings.cache.plugins_dir)
     for problem in registry.problems:

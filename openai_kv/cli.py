@@ -3,7 +3,7 @@
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
@@ -41,6 +41,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)
 
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        """Also what argparse calls for a subcommand: that parser alone knows which flags it takes."""
+        known, unknown = super().parse_known_args(*args, **kwargs)
+        if unknown:
+            raise ConfigError(explain_unknown(unknown[0], self._option_string_actions))
+        return known, unknown
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code: 2 for a wrong setting, 1 for any other failure to start."""
@@ -54,11 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(argv: Sequence[str]) -> int:
-    parser = build_parser()
-    arguments, unknown = parser.parse_known_args(argv)
-    if unknown:
-        raise ConfigError(explain_unknown(unknown[0]))
-    values = vars(arguments)
+    values = vars(build_parser().parse_args(argv))
     command: Callable[..., int] = values.pop("command")
     own = {name.removeprefix(OWN): values.pop(name) for name in [*values] if name.startswith(OWN)}
     return command(load_settings(values), **({"own": own} if own else {}))
@@ -146,11 +149,11 @@ def show(value: object) -> str:
     return " ".join(value) if isinstance(value, tuple | list) else str(value)
 
 
-def explain_unknown(word: str) -> str:
+def explain_unknown(word: str, flags: Iterable[str]) -> str:
     if not word.startswith("-"):
         return f"unexpected argument {word}"
     flag = word.partition("=")[0]
-    return f"unknown flag {flag}{did_you_mean(flag, [option.flag for option in iter_options(Settings)])}"
+    return f"unknown flag {flag}{did_you_mean(flag, flags)}"
 
 
 def say(line: str) -> None:

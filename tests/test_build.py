@@ -44,6 +44,8 @@ def test_an_engine_is_built_for_layers_of_any_kind(
     (tokens,) = run.generate(make_request([5, 6, 7] * 30, 8, temperature=0.0, ignore_eos=True))
     assert len(tokens) == 8
     assert caplog.messages[0] == "loading tiny"
+    (pool,) = [message for message in caplog.messages if message.startswith("KV pool: ")]
+    assert pool.startswith("KV pool: 256 tokens in blocks of 16, float32, ")
 
 
 @pytest.mark.parametrize(("tier", "hidden"), [(DiskTier, True), (HostTier, False)])

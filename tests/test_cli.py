@@ -101,6 +101,8 @@ def test_flags_become_settings(served: list[Settings]) -> None:
     [
         ("serve --prot 3", "unknown flag --prot; did you mean --port?"),
         ("serve --evictionpolicy=lru", "unknown flag --evictionpolicy; did you mean --eviction-policy?"),
+        ("bench --kv-cache-dtype int8", "unknown flag --kv-cache-dtype\n"),
+        ("bench --base-ulr x", "unknown flag --base-ulr; did you mean --base-url?"),
         ("serve --port many", "server.port = 'many'"),
         ("serve --port", "argument --port: expected one argument"),
         ("serve one extra", "unexpected argument extra"),

@@ -32,13 +32,13 @@ def choose_restorer(
         restorer = Restorer.of(model)
         plain, hidden = block_bytes(shapes, kv_format, 1), restorer.token_bytes
         if hidden >= plain:
-            logger.info("tiers keep K and V, %d bytes a token; as hidden states it were %d", plain, hidden)
+            logger.info("tiers keep K and V, %d bytes a token; as hidden states it would be %d", plain, hidden)
             return None
         check_restored(model, backend, restorer, shapes, kv_format, exact=settings.batch_invariant)
     except Exception as error:  # whatever a family's code raises that is called in a way it doesn't expect
         logger.warning("tiers keep K and V, which hidden states don't give: %s", one_line(error))
         return None
-    logger.info("tiers keep hidden states, %d bytes a token; as K and V it were %d", hidden, plain)
+    logger.info("tiers keep hidden states, %d bytes a token; as K and V it would be %d", hidden, plain)
     return restorer
 
 

@@ -91,8 +91,11 @@ def run(
     address = listener.getsockname()
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
     announce(f"listening on http://{host}:{address[1]}")
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        end = runner.run(supervise(context, Server(config), listener, announce))
+    try:
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            end = runner.run(supervise(context, Server(config), listener, announce))
+    finally:
+        gc.unfreeze()  # the interpreter's end leaves alone what is frozen: Triton would report it as leaked
     if not end.engine_stopped:
         leave_at_once(end.exit_code)
     return end.exit_code

@@ -20,7 +20,9 @@ def read_trace(path: Path) -> Trace:
     """One file (JSON or JSON lines, gzip too), or a folder of conversations. Raises ConfigError, one line."""
     try:
         records = [record for file in trace_files(path) for record in read_records(file)]
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigError(f"trace {error.filename or path}: {error.strerror or error}") from None
+    except ValueError as error:
         raise ConfigError(f"trace {path}: {error}") from None
     if not records:
         raise ConfigError(f"trace {path}: it is empty")

@@ -136,12 +136,10 @@ def test_what_was_loaded_is_nothing_to_collect() -> None:
         if line == "ready":
             os.kill(os.getpid(), signal.SIGINT)
 
-    try:
-        assert run(make_context(SteppedRunner(fake_runner(SHAPE)), server__port=0), announce) == 0
-    finally:
-        gc.unfreeze()
+    assert run(make_context(SteppedRunner(fake_runner(SHAPE)), server__port=0), announce) == 0
     before, after = seen.values()
     assert after < before / 10
+    assert gc.get_freeze_count() == 0  # or Triton's bindings report leaks at the interpreter's end
 
 
 def failing_context(error: Exception) -> ServerContext:

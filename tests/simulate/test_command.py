@@ -128,3 +128,9 @@ def test_a_file_that_is_no_trace(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"trace .*bad\.json"):
         read_trace(path)
+
+
+def test_a_trace_that_is_not_there_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "none.jsonl"
+    assert cli.main(["simulate", str(path)]) == 2
+    assert capsys.readouterr().err == f"openai-kv: trace {path}: No such file or directory\n"
