@@ -140,8 +140,11 @@ def error_code(error: Exception) -> str:
 
 
 def error_reason(error: Exception) -> str | None:
-    """What an upstream's failure came from, for the log: a client is not told. Control characters are escaped."""
-    if not isinstance(error, UpstreamError):
+    """For the log: which path there is none of, and, what a client is not told, what an upstream's failure came from.
+
+    Control characters are escaped.
+    """
+    if not isinstance(error, UpstreamError | NotFoundError):
         return None
     cause = error.__cause__
     reason = str(error) if cause is None else f"{type(cause).__name__}: {cause}"

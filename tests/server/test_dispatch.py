@@ -33,6 +33,13 @@ async def test_unknown_urls_and_methods() -> None:
         assert {stats.method for stats in server.exporter.http} >= {"OTHER", "OPTIONS"}
 
 
+async def test_the_log_names_a_path_that_does_not_exist(caplog: pytest.LogCaptureFixture) -> None:
+    async with site() as server:
+        with caplog.at_level("INFO"):
+            await server.client.post("/chat/completions")
+    assert "POST /chat/completions" in caplog.text
+
+
 @pytest.mark.usefixtures("keys")
 async def test_keys() -> None:
     async with site() as server:
