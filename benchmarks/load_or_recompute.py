@@ -6,7 +6,6 @@ of both, below 1 faster, as it does both at once. The choice has its estimates f
 """
 
 import argparse
-import json
 import statistics
 import threading
 import time
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
+from benchmarks.record import save
 from openai_kv import model_store
 from openai_kv.cache.demotion import Demotion, DemotionRule
 from openai_kv.cache.manager import KVCacheManager
@@ -148,7 +148,7 @@ def main() -> None:
     worst = max(rows, key=lambda row: row["ratio"])
     print(f"worst: {worst['ratio']:.2f} at {worst['tokens']} tokens, {worst['mb_per_second']:g} MB/s")
     if args.json is not None:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+        save(args.json, rows)
     bench.tiers.threads = bench.threads
     bench.engine.close()
 
