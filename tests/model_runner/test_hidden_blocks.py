@@ -56,8 +56,9 @@ def test_restored_k_and_v_are_within_the_rounding_of_one_matmul(dtype: torch.dty
     assert computed.abs().max() > 1
     if fused:
         assert torch.equal(computed, restored), "a row of a packed matmul doesn't depend on the others"
-    assert float((computed - restored).norm() / computed.norm()) <= torch.finfo(dtype).eps / 2
-    assert float((computed - restored).abs().max() / computed.abs().max()) <= torch.finfo(dtype).eps
+    error = (computed - restored).abs()  # torch's own matmul adds in an order that depends on CPU and row count
+    assert float(error.norm() / computed.norm()) <= torch.finfo(dtype).eps
+    assert float(error.max() / computed.abs().max()) <= 4 * torch.finfo(dtype).eps
 
 
 def test_a_pool_of_another_type_is_restored_as_it_was_written() -> None:
