@@ -1,6 +1,7 @@
 """When a request has said all it will. After vLLM's check_stop."""
 
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Protocol
 
 from openai_kv.request import FinishReason, Request
@@ -16,31 +17,31 @@ class OutputText(Protocol):
         """Take the last output token, which ends the text by itself."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class StopCheck:
     """Whatever can end a request that has one token more: its grammar, that token, its text, its length."""
 
-    def __init__(self, text: OutputText, eos_token_ids: AbstractSet[int], max_model_len: int) -> None:
-        self._text = text
-        self._eos_token_ids = eos_token_ids
-        self._max_model_len = max_model_len
+    text: OutputText
+    eos_token_ids: AbstractSet[int]
+    max_model_len: int
 
     def take(self, request: Request, token_id: int) -> FinishReason | None:
         """`token_id` is the last of the request's tokens and goes into its text here; None: it goes on."""
         params, constraint = request.params, request.constraint
         if constraint is not None and constraint.failed:
             return FinishReason.ERROR
-        if token_id in self._eos_token_ids and not params.ignore_eos:
-            self._text.append_end(request, token_id, visible=False)
+        if token_id in self.eos_token_ids and not params.ignore_eos:
+            self.text.append_end(request, token_id, visible=False)
             return FinishReason.STOP
         if token_id in params.stop_token_ids:
             request.stop_reason = token_id
-            self._text.append_end(request, token_id, visible=params.include_stop_str_in_output)
+            self.text.append_end(request, token_id, visible=params.include_stop_str_in_output)
             return FinishReason.STOP
-        request.stop_reason = self._text.append(request, token_id)
+        request.stop_reason = self.text.append(request, token_id)
         if request.stop_reason is not None or (constraint is not None and constraint.finished):
             return FinishReason.STOP
         return FinishReason.LENGTH if self._is_full(request) else None
 
     def _is_full(self, request: Request) -> bool:
-        too_long = len(request.token_ids) >= self._max_model_len
+        too_long = len(request.token_ids) >= self.max_model_len
         return too_long or request.num_output_tokens >= request.params.max_tokens
