@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from openai_kv.model_runner.attention.backend import AttentionBackend
 from openai_kv.model_runner.attention.interface import PagedStep
+from openai_kv.model_runner.fused.layer import in_parts
 from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_formats import KVFormat
 from openai_kv.model_runner.kv_pool import KVPool, LayerShape
@@ -115,7 +116,7 @@ def step_bytes(dry: DryStep, rows: int, samples: int) -> int:
 def counted_bytes(dry: DryStep, rows: int) -> tuple[int, int]:
     """In the layers, and in head and sampler for all rows."""
     batch, pool = dry.prepare(rows)
-    with ActivationMeter() as in_layers:
+    with in_parts(dry.model.model), ActivationMeter() as in_layers:  # one operator's tensors would be unseen
         states = dry.layers(batch, pool)
     with ActivationMeter() as in_head:
         dry.head(states)

@@ -10,6 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from openai_kv.model_runner.activations import ActivationMeter, DryStep, counted_bytes, step_bytes
 from openai_kv.model_runner.attention.select import select_backend
+from openai_kv.model_runner.fused.optimize import optimize
 from openai_kv.model_runner.kv_formats import FORMATS
 from openai_kv.model_runner.probe import measure
 from tests.model_runner.driver import paged
@@ -19,11 +20,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 ROWS = 300
 
 
-def dry_step(family: str, backend: str = "sdpa") -> DryStep:
-    model = paged(tiny_model(family))
-    layers, longest = measure(model).layers, model.max_model_len
-    kv_format = FORMATS["float32"]
-    return DryStep(model, select_backend(backend, torch.device("cpu")), layers, kv_format, longest)
+def dry_step(family: str, backend: str = "sdpa", *, fused: bool = False) -> DryStep:
+    model, chosen = paged(tiny_model(family)), select_backend(backend, torch.device("cpu"))
+    model = optimize(model) if fused else model
+    return DryStep(model, chosen, measure(model).layers, FORMATS["float32"], model.max_model_len)
 
 
 def test_tensors_count_while_they_live() -> None:
@@ -46,9 +46,9 @@ def test_what_is_carried_on_is_what_a_whole_step_holds(family: str, backend: str
     assert step_bytes(dry, ROWS, ROWS) == pytest.approx(whole, rel=0.1)
 
 
-@pytest.mark.parametrize("backend", ["sdpa", "cpu"])
-def test_it_is_what_the_allocator_gives_out(backend: str, tmp_path: Path) -> None:
-    dry = dry_step("llama", backend)
+@pytest.mark.parametrize(("backend", "fused"), [("sdpa", False), ("cpu", False), ("cpu", True)])
+def test_it_is_what_the_allocator_gives_out(backend: str, fused: bool, tmp_path: Path) -> None:
+    dry = dry_step("llama", backend, fused=fused)
     with torch.inference_mode():
         batch, pool = dry.prepare(ROWS)
         counted, _ = counted_bytes(dry, ROWS)

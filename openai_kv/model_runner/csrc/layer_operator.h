@@ -97,10 +97,14 @@ struct DecoderLayer : torch::CustomClassHolder {
   // What follows attention, row by row.
   Tensor finish(const Tensor& states, const Tensor& heads_output) const {
     bool around = norms.size() == 4;
-    Tensor attended = (*output)(heads_output);
-    Tensor between = sum(states, around ? (*norms[1])(attended) : attended);
-    Tensor made = (*down)(gated((*gate_up)((*norms[around ? 2 : 1])(between)), activation, 0));
-    return sum(between, around ? (*norms[3])(made) : made);
+    Tensor added = (*output)(heads_output);
+    if (around) added = (*norms[1])(added);
+    Tensor between = sum(states, added);
+    added = (*norms[around ? 2 : 1])(between);  // one at a time: each is freed as soon as the next one is there
+    added = (*gate_up)(added);
+    added = gated(added, activation, 0);
+    added = (*down)(added);
+    return sum(between, around ? (*norms[3])(added) : added);
   }
 
   Tensor attend(const Tensor& normed, const Tensor& cos, const Tensor& sin, const Pages& pages) const {

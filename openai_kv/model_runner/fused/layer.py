@@ -1,6 +1,7 @@
 """FusedLayer: a decoder layer that is one operator where all of its parts are ours."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -95,6 +96,16 @@ def join_layers(model: nn.Module) -> None:
     """To be called whenever parts were exchanged."""
     for layer in _layers(model):
         layer.join()
+
+
+@contextmanager
+def in_parts(model: nn.Module) -> Iterator[None]:
+    """Meanwhile no layer is one operator, so what it computes on the way can be seen."""
+    part_layers(model)
+    try:
+        yield
+    finally:
+        join_layers(model)
 
 
 def _layers(model: nn.Module) -> Iterator[FusedLayer]:
