@@ -1,14 +1,11 @@
 """Runs one step's work on the model: copies, one packed forward, logits, sampling."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from openai_kv import __version__
 from openai_kv.cgroup import num_cpus
 from openai_kv.model_runner import block_transfer
 from openai_kv.model_runner.activations import DryStep, step_bytes
@@ -19,9 +16,6 @@ from openai_kv.model_runner.attention.interface import PagedStep
 from openai_kv.model_runner.attention.metadata import AttentionMetadata
 from openai_kv.model_runner.attention.reads import AttentionReads
 from openai_kv.model_runner.attention.select import select_backend
-from openai_kv.model_runner.drafts import accept, sampling_rows, split
-from openai_kv.model_runner.dtypes import name_of
-from openai_kv.model_runner.fingerprint import fingerprint, identity
 from openai_kv.model_runner.fused.choice import brgemm_rows
 from openai_kv.model_runner.fused.optimize import optimize
 from openai_kv.model_runner.fused.quantize import quantize
@@ -31,32 +25,22 @@ from openai_kv.model_runner.hidden_slots import HiddenSlots
 from openai_kv.model_runner.input_batch import InputBatch
 from openai_kv.model_runner.kv_formats import kv_format
 from openai_kv.model_runner.kv_pool import KVPool
-from openai_kv.model_runner.layer_groups import LayerGroups
 from openai_kv.model_runner.loader import CausalLM, load_model, resolve_device
-from openai_kv.model_runner.logprobs import MAX_ROWS, token_logprobs
 from openai_kv.model_runner.memory import return_freed
-from openai_kv.model_runner.pool_sizes import PoolShares
+from openai_kv.model_runner.model_info import model_info
 from openai_kv.model_runner.pooling import pool
-from openai_kv.model_runner.probe import ModelShapes, check, check_invariant, measure
-from openai_kv.model_runner.sampler import Sampler
+from openai_kv.model_runner.pools import PoolPlan
+from openai_kv.model_runner.probe import check, check_invariant, measure
 from openai_kv.model_runner.settings import RunnerSettings
-from openai_kv.model_runner.sizing import check_format, max_model_len_of, open_slots_of, pool_sizes_of, shares_of
+from openai_kv.model_runner.sizing import check_format
+from openai_kv.model_runner.step_sampling import StepSampling
 from openai_kv.model_runner.tier_blocks import TierBlocks
 from openai_kv.model_runner.tier_content import choose_restorer, staged_inputs
 from openai_kv.model_runner.transfer import to_device
 from openai_kv.model_runner.wanted_rows import wanted_rows
-from openai_kv.outputs import BlockCopy, ModelInfo, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
-from openai_kv.request import TokenLogprobs
+from openai_kv.outputs import BlockCopy, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 
 LEADING_BLOCKS = 32  # few, as sorting costs time in each step
-
-
-@dataclass(frozen=True, slots=True)
-class _Sampled:
-    """By request id."""
-
-    token_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
 
 
 class ModelRunner:
@@ -84,34 +68,17 @@ class ModelRunner:
         longest = min(filter(None, (settings.max_model_len, model.max_model_len)), default=None)
         dry = DryStep(model, backend, shapes.layers, chosen, longest)
         reserved = step_bytes(dry, settings.max_num_batched_tokens, settings.max_num_seqs)
-        self.groups = LayerGroups.of(shapes.windows, longest, settings.window_layout)
-        open_slots = open_slots_of(settings, model.model.dtype)
-        shares = shares_of(settings, shapes.layers, self.groups, chosen, open_slots, longest)
+        plan = PoolPlan.of(settings, shapes, chosen, model.model.dtype, longest)
+        self.groups = plan.groups
         whole = not self.groups.window  # blocks are of all layers
         restorer = choose_restorer(model, backend, settings, shapes.layers, chosen) if whole else None
         staged = None if restorer is None else staged_inputs(restorer, settings, self.device)
-        sizes = pool_sizes_of(settings, shares, self.device, reserved)
-        options: dict[str, Any] = {
-            "block_size": settings.block_size,
-            "kv_format": chosen,
-            "device": self.device,
-            "open_slots": open_slots,
-        }
-        self.kv_pool = KVPool.allocate(
-            self.groups.full(shapes.layers),
-            num_blocks=sizes.num_blocks,
-            spare_blocks=int(record is not None),
-            **options,
-        )
-        self.window_pool: KVPool | None = None
-        if self.groups.window:
-            windowed = self.groups.in_window(shapes.layers)
-            self.window_pool = KVPool.allocate(windowed, num_blocks=sizes.num_window_blocks, **options)
-        self.sampler = Sampler(model.eos_token_ids)
+        self.kv_pool, self.window_pool = plan.allocate(self.device, reserved, int(record is not None))
+        self._sampling = StepSampling(model)
         hidden = None if restorer is None or staged is None else HiddenBlocks(restorer, staged, self.kv_pool)
         self.tier_blocks = hidden or TierBlocks(self.kv_pool)
         self.window_blocks = None if self.window_pool is None else TierBlocks(self.window_pool)
-        self.info = _info(model, shapes, backend, name, settings, self.kv_pool, self.groups, shares, hidden)
+        self.info = model_info(model, shapes, backend, name, self.kv_pool, plan, hidden)
         self._needs_attention = settings.needs_attention
         self._reads = AttentionReads.of(shapes.layers, shapes.windows, chosen, settings.block_size)
         self._graphs = self._record(record, settings.max_num_seqs) if record else None
@@ -157,7 +124,7 @@ class ModelRunner:
         rows = self._read_slots(scheduled.requests)
         running = sorted((request for request in scheduled.requests if request.token_ids), key=_leading_blocks)
         if not running:
-            sampled, pooled = self._sample(scheduled.requests, rows), pool(scheduled.requests, rows)
+            sampled, pooled = self._sampling.sample(scheduled.requests, rows), pool(scheduled.requests, rows)
             return ModelRunnerOutput(sampled.token_ids, logprobs=sampled.logprobs, pooled=pooled, saved=saved)
         windowed = self.window_pool is not None
         batch = InputBatch.build(running, self.kv_pool.block_size, self.device, windowed=windowed)
@@ -165,13 +132,13 @@ class ModelRunner:
         states = self._forward(batch, step, running)
         self._write_slots(running, states[batch.last_rows])
         rows |= _by_request(running, states)
-        sampled = self._sample(scheduled.requests, rows)
+        sampled = self._sampling.sample(scheduled.requests, rows)
         return ModelRunnerOutput(
             sampled.token_ids,
             step.mass_by_block(),
             self._reads.in_step(batch.metadata),
             sampled.logprobs,
-            self._prompt_logprobs(running, rows),
+            self._sampling.prompt_logprobs(running, rows),
             pool(scheduled.requests, rows),
             saved,
         )
@@ -231,38 +198,6 @@ class ModelRunner:
             chosen = states[to_device(list(stores), torch.int64, self.device)]
             self.hidden_slots.write(list(stores.values()), chosen)
 
-    def _sample(self, requests: Sequence[ScheduledRequest], rows: Mapping[str, Tensor]) -> _Sampled:
-        chosen = [request for request in requests if request.samples]
-        if not chosen:
-            return _Sampled()
-        states = [rows[request.request_id][-1 - request.num_drafts :] for request in chosen]
-        logits = self.model.logits(torch.cat(states))
-        sampling = [row for request in chosen for row in sampling_rows(request)]
-        asking = [index for index, row in enumerate(sampling) if row.params.logprobs is not None]
-        raw = logits[to_device(asking, torch.int64, self.device)]  # a copy: the sampler writes over its logits
-        drawn = self.sampler.sample(logits, sampling)
-        parts = zip(chosen, split(chosen, drawn), strict=True)
-        token_ids = {request.request_id: accept(request, part) for request, part in parts}
-        return _Sampled(token_ids, _of_sampled(raw, chosen, [drawn[index] for index in asking], token_ids))
-
-    def _prompt_logprobs(
-        self, running: Sequence[ScheduledRequest], rows: Mapping[str, Tensor]
-    ) -> dict[str, list[TokenLogprobs]]:
-        asking = (request for request in running if request.prompt_logprobs is not None)
-        return {request.request_id: self._of_prompt(request, rows[request.request_id]) for request in asking}
-
-    def _of_prompt(self, request: ScheduledRequest, states: Tensor) -> list[TokenLogprobs]:
-        """Of the prompt tokens that follow the rows of `states`, a few rows' logits at a time."""
-        assert request.prompt_logprobs is not None
-        first = request.num_computed_tokens + 1
-        tokens = request.prompt_token_ids[first : first + len(states)]
-        found: list[TokenLogprobs] = []
-        for start in range(0, len(tokens), MAX_ROWS):
-            part = tokens[start : start + MAX_ROWS]
-            logits = self.model.logits(states[start : start + len(part)])
-            found += token_logprobs(logits, part, [request.prompt_logprobs] * len(part))
-        return found
-
 
 def _leading_blocks(request: ScheduledRequest) -> tuple[int, ...]:
     """Requests that begin with the same blocks come one after another: attention reads these once for all of them."""
@@ -273,52 +208,3 @@ def _by_request(running: Sequence[ScheduledRequest], states: Tensor) -> dict[str
     """states [T, hidden_size], cut into the rows of each request."""
     parts = states.split([len(request.token_ids) for request in running])
     return {request.request_id: part for request, part in zip(running, parts, strict=True)}
-
-
-def _of_sampled(
-    logits: Tensor, requests: Sequence[ScheduledRequest], drawn: Sequence[int], kept: Mapping[str, Sequence[int]]
-) -> dict[str, Sequence[TokenLogprobs]]:
-    """logits [len(drawn), vocab_size], raw, of those of the requests that ask; for the tokens that are kept."""
-    asking = [request for request in requests if request.params.logprobs is not None]
-    if not asking:
-        return {}
-    counts = [request.params.logprobs or 0 for request in asking for _ in range(request.num_drafts + 1)]
-    parts = zip(asking, split(asking, token_logprobs(logits, drawn, counts)), strict=True)
-    return {request.request_id: part[: len(kept[request.request_id])] for request, part in parts}
-
-
-def _info(
-    model: CausalLM,
-    shapes: ModelShapes,
-    backend: AttentionBackend,
-    name: str,
-    settings: RunnerSettings,
-    pool: KVPool,
-    groups: LayerGroups,
-    shares: PoolShares,
-    hidden: HiddenBlocks | None,
-) -> ModelInfo:
-    dtype, kv_dtype = name_of(model.model.dtype), pool.kv_format.name
-    content = () if hidden is None else ("hidden states",)
-    return ModelInfo(
-        name=name,
-        architecture=model.name,
-        num_layers=len(shapes.layers),
-        vocab_size=shapes.vocab_size,
-        hidden_size=shapes.hidden_size,
-        max_model_len=max_model_len_of(model.max_model_len, settings, pool),
-        eos_token_ids=model.eos_token_ids,
-        dtype=dtype,
-        kv_cache_dtype=kv_dtype,
-        attention_backend=backend.name,
-        block_bytes=shares.full_bytes,
-        fingerprint=fingerprint(model.model, (dtype, kv_dtype, backend.name, __version__)),
-        identity=identity(
-            model.model, (dtype, kv_dtype, settings.quantization, str(pool.block_size), *content, *groups.names)
-        ),
-        window=groups.window,
-        num_window_layers=groups.num_windowed,
-        window_block_bytes=shares.window_bytes,
-        hidden_block_bytes=0 if hidden is None else hidden.block_bytes,
-        restore_seconds=0.0 if hidden is None else hidden.seconds_a_block(),
-    )
