@@ -23,7 +23,7 @@ def model_info(
     hidden: HiddenBlocks | None,
 ) -> ModelInfo:
     dtype, kv_dtype = name_of(model.model.dtype), pool.kv_format.name
-    content = (*(() if hidden is None else ("hidden states",)), *plan.groups.names)
+    content = () if hidden is None else ("hidden states",)
     return ModelInfo(
         name=name,
         architecture=model.name,

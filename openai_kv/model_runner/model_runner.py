@@ -73,7 +73,7 @@ class ModelRunner:
         whole = not self.groups.window  # blocks are of all layers
         restorer = choose_restorer(model, backend, settings, shapes.layers, chosen) if whole else None
         staged = None if restorer is None else staged_inputs(restorer, settings, self.device)
-        self.kv_pool, self.window_pool = plan.allocate(self.device, reserved, int(record is not None))
+        self.kv_pool, self.window_pool = plan.allocate(self.device, reserved, spare_blocks=int(record is not None))
         self._sampling = StepSampling(model)
         hidden = None if restorer is None or staged is None else HiddenBlocks(restorer, staged, self.kv_pool)
         self.tier_blocks = hidden or TierBlocks(self.kv_pool)

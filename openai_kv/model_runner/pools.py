@@ -42,7 +42,7 @@ class PoolPlan:
         shares = shares_of(settings, shapes.layers, groups, kv_format, open_slots, longest)
         return cls(settings, shapes.layers, kv_format, groups, open_slots, shares)
 
-    def allocate(self, device: torch.device, reserved: int, spare_blocks: int) -> tuple[KVPool, KVPool | None]:
+    def allocate(self, device: torch.device, reserved: int, *, spare_blocks: int) -> tuple[KVPool, KVPool | None]:
         """The full group's pool and the window group's; `reserved` bytes are left for what a step takes.
 
         Nobody hands out the `spare_blocks` of the first. Raises ConfigError.

@@ -10,6 +10,7 @@ import torch
 
 from openai_kv.errors import ConfigError
 from openai_kv.model_runner.dtypes import name_of
+from openai_kv.model_runner.fingerprint import identity
 from openai_kv.model_runner.settings import RunnerSettings
 from openai_kv.outputs import BlockCopy, ScheduledRequest
 from tests.model_runner.driver import GREEDY, Driver, Stream, paged_runner, random_prompt
@@ -263,3 +264,11 @@ def test_the_identity_is_of_all_that_k_and_v_depend_on() -> None:
         paged_runner(tiny_model("llama"), replace(settings, block_size=8)),
     ]
     assert len({plain, *(runner.info.identity for runner in found)}) == 6
+
+
+def test_the_identity_names_each_layers_group_once() -> None:
+    """What a tier keeps is found by later versions only as long as nobody puts these parts another way."""
+    runner = paged_runner(tiny_model("gemma3"), RunnerSettings(num_blocks=8, window_layout="auto"))
+    assert set(runner.groups.names) == {"full", "window"}
+    parts = ("float32", "float32", "none", "16", *runner.groups.names)
+    assert runner.info.identity == identity(runner.model.model, parts)

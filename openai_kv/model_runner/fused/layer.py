@@ -75,21 +75,11 @@ class FusedLayer(nn.Module):
         norms = [getattr(self, name) for name in self.norm_names]
         return norms if len(norms) == len(AROUND) else [norms[0], _unchanged, norms[1], _unchanged]
 
-    def part(self) -> None:
-        """Hold no weights but those of the parts: what is exchanged from now on is freed."""
-        self.operator = None
-
     def join(self) -> None:
         """Make one operator of the parts as they are now, if they are all ours."""
         norms = [getattr(self, name) for name in self.norm_names]
         self.operator = _operator(norms, self.self_attn, self.mlp)
         self.index = int(getattr(self.self_attn, "layer_idx", 0))
-
-
-def part_layers(model: nn.Module) -> None:
-    """To be called before parts are exchanged."""
-    for layer in _layers(model):
-        layer.part()
 
 
 def join_layers(model: nn.Module) -> None:
@@ -100,8 +90,9 @@ def join_layers(model: nn.Module) -> None:
 
 @contextmanager
 def in_parts(model: nn.Module) -> Iterator[None]:
-    """Meanwhile no layer is one operator, so what it computes on the way can be seen."""
-    part_layers(model)
+    """Meanwhile no layer is one operator: parts that are exchanged are freed, and what they return can be seen."""
+    for layer in _layers(model):
+        layer.operator = None
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ from typing import cast
 import torch
 
 from openai_kv.errors import ConfigError
-from openai_kv.model_runner.fused.layer import join_layers, part_layers
+from openai_kv.model_runner.fused.layer import in_parts
 from openai_kv.model_runner.fused.linear import PackedLinear, QuantizedLinear
 from openai_kv.model_runner.loader import CausalLM
 from openai_kv.model_runner.quantization import weight_format
@@ -23,9 +23,8 @@ def quantize(model: CausalLM, quantization: str) -> CausalLM:
     names = [name for name, module in model.model.named_modules() if isinstance(module, PackedLinear)]
     if not names:
         raise ConfigError(f"quantization: {model.name} has no layers that can be {quantization} here")
-    part_layers(model.model)
-    sizes = [_exchange(model, name, quantization) for name in names]
-    join_layers(model.model)
+    with in_parts(model.model):
+        sizes = [_exchange(model, name, quantization) for name in names]
     before, after = (sum(column) / 1e6 for column in zip(*sizes, strict=True))
     what = "int8" if quantization == "int8" else f"{quantization}, the head int8"
     logger.info("weights in %s: %d matrices, %.1f MB instead of %.1f", what, len(names), after, before)
