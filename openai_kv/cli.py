@@ -187,6 +187,7 @@ def plugins(settings: Settings) -> int:
     print(*plugin_lines(registry.report(active, settings.plugin_options)), sep="\n")
     for problem in registry.problems:
         say(f"broken: {problem}")
+    registry.check_options(settings.plugin_options)
     return 0
 
 

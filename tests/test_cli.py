@@ -193,3 +193,9 @@ def test_the_model_is_an_argument_or_a_flag(command: str, model: list[str]) -> N
 def test_plan_takes_the_model_as_an_argument_or_a_flag(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", *model]) == 1
     assert capsys.readouterr().err == "openai-kv: model './nowhere': no such file or folder\n"
+
+
+def test_plugins_refuses_options_that_no_plugin_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "my.toml").write_text("[plugins.slru]\nprotected_shar = 0.5\n")
+    assert cli.main(["plugins", "--config", str(tmp_path / "my.toml")]) == 2
+    assert "plugins.slru.protected_shar: unknown option; did you mean protected_share?" in capsys.readouterr().err
