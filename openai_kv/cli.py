@@ -21,9 +21,11 @@ with --config ([server] port = 8000); options of plugins are in its [plugins.NAM
 environment, the environment over the file. API keys come from the environment or a file only."""
 GENERAL = ("config", "home")
 PLUGIN_OPTIONS = ("config", "server.metrics_exporters", "cache.eviction_policy", "cache.plugins_dir", "cache.tiers")
+PULL_OPTIONS = (*GENERAL, "model.model")
 SIMULATE_OPTIONS = ("config", "cache.plugins_dir")
 PLAN_OPTIONS = (
     *GENERAL,
+    "model.model",
     "model.dtype",
     "model.quantization",
     "model.trust_remote_code",
@@ -72,12 +74,12 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"openai-kv {__version__}")
     commands = parser.add_subparsers(required=True, metavar="{serve,pull,plugins,simulate,bench,plan}")
     options = list(iter_options(Settings))
-    general, some, few, sizes = (
+    pulled, some, few, sizes = (
         [option for option in options if option.name in names]
-        for names in (GENERAL, PLUGIN_OPTIONS, SIMULATE_OPTIONS, PLAN_OPTIONS)
+        for names in (PULL_OPTIONS, PLUGIN_OPTIONS, SIMULATE_OPTIONS, PLAN_OPTIONS)
     )
     server = add_command(commands, "serve", serve, "fetch the model if need be, and serve it", options, " [NAME]")
-    puller = add_command(commands, "pull", pull, "fetch and convert a model, print its folder", general, " [NAME]")
+    puller = add_command(commands, "pull", pull, "fetch and convert a model, print its folder", pulled, " [NAME]")
     for command in (server, puller):
         command.add_argument("model.model", metavar="NAME", nargs="?", default=argparse.SUPPRESS, help="as for --model")
     add_command(commands, "plugins", plugins, "list what is installed and what is chosen", some)
@@ -185,6 +187,7 @@ def plugins(settings: Settings) -> int:
     print(*plugin_lines(registry.report(active, settings.plugin_options)), sep="\n")
     for problem in registry.problems:
         say(f"broken: {problem}")
+    registry.check_options(settings.plugin_options)
     return 0
 
 

@@ -67,7 +67,7 @@ class PluginRegistry:
 
     def create_policy(self, name: str, options: Mapping[str, Mapping[str, Any]]) -> EvictionPolicy:
         """The policy `name`, built with `options[name]`. Raises PluginError (no such) or ConfigError (options)."""
-        self.check_names(options)
+        self.check_options(options)
         made = create(self.find(name, "register_eviction_policies"), options.get(name, {}))
         assert isinstance(made, EvictionPolicy)
         return made
@@ -76,14 +76,14 @@ class PluginRegistry:
         self, names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
     ) -> tuple[MetricsExporter, ...]:
         """One exporter a name, each built with `options[name]`; errors as for `create_policy`."""
-        self.check_names(options)
+        self.check_options(options)
         found = [self.find(name, "register_metrics_exporters") for name in names]
         made = [create(plugin, options.get(plugin.name, {})) for plugin in found]
         return tuple(exporter for exporter in made if isinstance(exporter, MetricsExporter))
 
     def create_tool_parsers(self, name: str, options: Mapping[str, Mapping[str, Any]]) -> tuple[ToolParser, ...]:
         """The parser `name`; all, in the order in which they are asked, for `auto`; `none`: none."""
-        self.check_names(options)
+        self.check_options(options)
         found = [self.find(name, "register_tool_parsers")] if name not in ("auto", "none") else []
         if name == "auto":
             found = [plugin for plugin in self.plugins if plugin.hook == "register_tool_parsers"]
@@ -92,7 +92,7 @@ class PluginRegistry:
 
     def create_tiers(self, names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> tuple[CacheTier, ...]:
         """One tier a name, each built with `options[name]`; errors as for `create_policy`."""
-        self.check_names(options)
+        self.check_options(options)
         found = [self.find(name, "register_cache_tiers") for name in names]
         made = [create(plugin, options.get(plugin.name, {})) for plugin in found]
         return tuple(tier for tier in made if isinstance(tier, CacheTier))
@@ -110,11 +110,14 @@ class PluginRegistry:
         broken = "".join(f"; broken: {problem}" for problem in self.problems)
         raise PluginError(f"no plugin {name!r} among the {kind}{did_you_mean(name, known)}; {', '.join(known)}{broken}")
 
-    def check_names(self, options: Mapping[str, object]) -> None:
-        known = sorted(plugin.name for plugin in self.plugins)
-        for name in options:
+    def check_options(self, options: Mapping[str, Mapping[str, Any]]) -> None:
+        """Those of plugins that are not chosen, too: a mistake shows when it is made. Raises as `create_policy`."""
+        known = {plugin.name: plugin for plugin in self.plugins}
+        for name, values in options.items():
             if name not in known:
-                raise PluginError(f"[plugins.{name}] names no plugin{did_you_mean(name, known)}; {', '.join(known)}")
+                hint = did_you_mean(name, known)
+                raise PluginError(f"[plugins.{name}] names no plugin{hint}; {', '.join(sorted(known))}")
+            checked(name, known[name].options, values)
 
 
 def load_plugins(plugins_dir: str = "") -> PluginRegistry:

@@ -183,6 +183,19 @@ def test_a_model_that_is_not_there_is_exit_code_1(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "openai-kv: model './nowhere': no such file or folder\n"
 
 
-@pytest.mark.parametrize("words", [["serve", "./folder"], ["serve", "--model", "./folder"], ["pull", "./folder"]])
-def test_the_model_is_an_argument_or_a_flag(words: list[str]) -> None:
-    assert vars(cli.build_parser().parse_args(words))["model.model"] == "./folder"
+@pytest.mark.parametrize("command", ["serve", "pull"])
+@pytest.mark.parametrize("model", [["./folder"], ["--model", "./folder"]])
+def test_the_model_is_an_argument_or_a_flag(command: str, model: list[str]) -> None:
+    assert vars(cli.build_parser().parse_args([command, *model]))["model.model"] == "./folder"
+
+
+@pytest.mark.parametrize("model", [["./nowhere"], ["--model", "./nowhere"]])
+def test_plan_takes_the_model_as_an_argument_or_a_flag(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", *model]) == 1
+    assert capsys.readouterr().err == "openai-kv: model './nowhere': no such file or folder\n"
+
+
+def test_plugins_refuses_options_that_no_plugin_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "my.toml").write_text("[plugins.slru]\nprotected_shar = 0.5\n")
+    assert cli.main(["plugins", "--config", str(tmp_path / "my.toml")]) == 2
+    assert "plugins.slru.protected_shar: unknown option; did you mean protected_share?" in capsys.readouterr().err

@@ -94,6 +94,11 @@ def test_a_misspelt_option_comes_before_the_missing_one_it_stands_for(tmp_path: 
     assert "plugins.mine.protected_hits: Field required" in refusal(registry)
 
 
+def test_options_of_a_plugin_that_is_not_chosen_are_checked_too() -> None:
+    with pytest.raises(ConfigError, match=r"plugins.host.max_byte: unknown option; did you mean max_bytes\?"):
+        load_plugins().create_policy("lru", {"host": {"max_byte": 1}})
+
+
 def test_a_constructor_that_fails_is_a_broken_plugin(folder: Path) -> None:
     with pytest.raises(PluginError, match=r"plugin 'mine' is broken: RuntimeError: not today"):
         load(folder).create_policy("mine", {"mine": {"strict": True}})

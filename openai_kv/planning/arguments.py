@@ -10,7 +10,7 @@ from openai_kv.config_values import parse_size, positive
 def add_arguments(parser: argparse.ArgumentParser, prefix: str) -> None:
     """Every destination begins with `prefix`."""
     parser.add_argument(
-        f"{prefix}model", metavar="MODEL", nargs="?", default="", help="a config.json, or as for serve [--model]"
+        f"{prefix}model", metavar="MODEL", nargs="?", default="", help="a config.json, or as for --model"
     )
     group = parser.add_argument_group("plan")
 
