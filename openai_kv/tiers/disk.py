@@ -73,9 +73,11 @@ class DiskTier(CacheTier):
             path = Path(entry.path)
             if OURS.fullmatch(entry.name) and entry.is_dir():
                 yield from self._scan(path)
-            elif folder != self._folder and entry.name.endswith(PART):
+            elif folder == self._folder or not entry.is_file():
+                continue
+            elif entry.name.endswith(PART):
                 path.unlink(missing_ok=True)  # of a write that never ended
-            elif folder != self._folder and len(entry.name) == 64:
+            elif len(entry.name) == 64:
                 status = entry.stat()
                 yield str(path.relative_to(self._folder)), _File(_on_disk(status.st_size), status.st_mtime)
 

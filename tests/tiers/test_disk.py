@@ -84,6 +84,18 @@ def test_a_volume_of_its_own_has_folders_that_are_not_ours(tmp_path: Path, monke
     assert started(tmp_path).usage().records == 1
 
 
+@pytest.mark.parametrize("name", ["f" * 64, "f" * 64 + ".part"])
+def test_a_folder_with_the_name_of_a_record_is_left_alone(tmp_path: Path, name: str) -> None:
+    tier = started(tmp_path)
+    tier.put({key(1): record(1)})
+    strange = path_of(tier, 1).parent / name
+    strange.mkdir()
+    again = started(tmp_path)
+    assert again.usage().records == 1
+    again.clear()
+    assert again.usage().records == 0 and strange.is_dir()
+
+
 def test_a_file_that_vanished_is_a_miss(tmp_path: Path) -> None:
     tier = started(tmp_path)
     tier.put({key(0): record(0)})
