@@ -140,7 +140,7 @@ def ask(context: ServerContext, streams: int, tokens: int, options: argparse.Nam
 
 def main() -> int:
     options = arguments()
-    context = real_context({"server.port": options.port})
+    context = real_context({"server.port": options.port, "engine.async_scheduling": options.async_scheduling})
     watch, loop = StepWatch([each / 1e3 for each in options.switch_ms]), threading.get_ident()
     echo = Echo(options.step_ms / 1e3, options.operators)
     hooks: Any = AsyncEngine
@@ -168,6 +168,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--step-ms", type=float, default=0.0)
     parser.add_argument("--operators", type=int, default=1)
     parser.add_argument("--switch-ms", type=float, nargs="+", default=[])
+    parser.add_argument("--async-scheduling", action="store_true", help="plan a step while the one before runs")
     parser.add_argument("--port", type=int, default=8097)
     return parser.parse_args()
 

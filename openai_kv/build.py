@@ -23,7 +23,9 @@ from openai_kv.engine.admission import QueueLimits
 from openai_kv.engine.async_engine import AsyncEngine, OnStarted
 from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.engine.engine import Engine
+from openai_kv.engine.overlapped_steps import OverlappedSteps
 from openai_kv.engine.reporter import Reporter
+from openai_kv.engine.steps import Steps, StepsInTurn
 from openai_kv.exporting import ExporterGroup
 from openai_kv.grammar.compiler import Vocabulary, vocabulary_of
 from openai_kv.metrics import ServerInfo
@@ -79,7 +81,11 @@ class EngineBuilder:
         self.tokenizer.set_result(tokenizer)
         self.vocabulary.set_result(vocabulary_of(tokenizer, runner.info.vocab_size, runner.info.eos_token_ids))
         reporter = Reporter(detokenizer, self.exporters, self._recorder(manager.block_size))
-        return Engine(scheduler, runner, detokenizer, reporter)
+        return Engine(scheduler, runner, detokenizer, reporter, self._steps(scheduler, runner))
+
+    def _steps(self, scheduler: Scheduler, runner: ModelRunner) -> Steps:
+        ahead = self.settings.engine.async_scheduling
+        return OverlappedSteps(scheduler, runner) if ahead else StepsInTurn(scheduler, runner)
 
     def _tokenizer(self) -> Tokenizer:
         return Tokenizer.load(

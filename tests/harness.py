@@ -15,7 +15,9 @@ from openai_kv.drafting.drafter import Drafter
 from openai_kv.drafting.sources import sources_of
 from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.engine.engine import Engine
+from openai_kv.engine.overlapped_steps import OverlappedSteps
 from openai_kv.engine.reporter import Reporter
+from openai_kv.engine.steps import StepsInTurn
 from openai_kv.exporting import ExporterGroup
 from openai_kv.outputs import ModelRunner, RequestOutput
 from openai_kv.recording import TraceRecorder
@@ -65,6 +67,7 @@ def build_engine(
     speculation: str = "off",
     step_seconds: Callable[[int], float] = free_rows,
     max_draft_tokens: int = 8,
+    overlapped: bool = False,
 ) -> Engine:
     """The object graph as the server builds it, around any runner."""
     group = exporters or ExporterGroup()
@@ -88,7 +91,8 @@ def build_engine(
     scheduler = Scheduler(
         manager, limits, detokenizer, on_started=on_started, drafter=drafter, tiers=tiers, clock=clock
     )
-    return Engine(scheduler, runner, detokenizer, Reporter(detokenizer, group, recorder))
+    steps = OverlappedSteps(scheduler, runner) if overlapped else StepsInTurn(scheduler, runner)
+    return Engine(scheduler, runner, detokenizer, Reporter(detokenizer, group, recorder), steps)
 
 
 def fake_runner(shape: Shape, **info: object) -> FakeModelRunner:

@@ -40,6 +40,7 @@ class Subject:
     tokenizer: Tokenizer
     vocab_size: int
     speculation: str = "off"
+    overlapped: bool = False
     near_ties: list[str] = field(default_factory=list)
     references: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
@@ -54,8 +55,9 @@ class Subject:
         )
         runner = ModelRunner(self.paged, select_backend(backend, CPU), self.name, settings)
         assert runner.info.attention_backend == backend, "the backend that this test is about"
-        options: dict[str, Any] = {"speculation": self.speculation, "num_window_blocks": runner.num_window_blocks}
-        return Run(build_engine(runner, shape, tokenizer=self.tokenizer, **options))
+        options: dict[str, Any] = {"speculation": self.speculation, "overlapped": self.overlapped}
+        windows = runner.num_window_blocks
+        return Run(build_engine(runner, shape, tokenizer=self.tokenizer, num_window_blocks=windows, **options))
 
     def prompt(self, seed: int, length: int) -> list[int]:
         generator = torch.Generator().manual_seed(seed)

@@ -251,9 +251,14 @@ class KVCacheManager:
         self._tables.written.pop(info.request_id, None)
         self.store.evictor.on_request_finished(info)
 
+    @property
+    def needs_attention(self) -> bool:
+        """The policy goes by what rows attend to."""
+        return self.store.evictor.policy.needs_attention
+
     def record_attention(self, mass: Mapping[int, float]) -> None:
         """Attention mass of one step by block id; for a block that is not cached yet it is kept until it is."""
-        if not self.store.evictor.policy.needs_attention:
+        if not self.needs_attention:
             return
         for block_id, score in mass.items():
             block = self.store.pool.blocks[block_id]

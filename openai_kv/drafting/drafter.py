@@ -55,9 +55,13 @@ class Drafter:
         self._acceptance = Acceptance()
         self._tracks: dict[str, Track] = {}
 
+    @property
+    def has_sources(self) -> bool:
+        return bool(self._sources)
+
     def may_pay(self, size: StepSize) -> bool:
         """Whether the likeliest drafts there are would be worth their rows in such a step."""
-        return bool(self._sources) and self._best_number([log1p(MOST)] * MOST_SAMPLED, size) > 0
+        return self.has_sources and self._best_number([log1p(MOST)] * MOST_SAMPLED, size) > 0
 
     def propose(self, room: Mapping[Request, int], size: StepSize) -> dict[Request, Sequence[int]]:
         """For decoding requests, with room for so many tokens each, the drafts that pay."""

@@ -96,11 +96,16 @@ class AsyncEngine:
         timer = self._loop.call_later(self._limits.queue_timeout, self._expire, request_id)
         try:
             sequence = request.begin(self._clock())
-            self._thread.submit(lambda engine: engine.add(sequence))
+            self._add(sequence)
             while not stream.finished:
                 yield await stream.get()
         finally:
             timer.cancel()
+
+    def _add(self, sequence: Request) -> None:
+        if self._engine is not None:
+            self._engine.expect(sequence.request_id)
+        self._thread.submit(lambda engine: engine.add(sequence))
 
     def abort(self, request_id: str) -> None:
         """End a request and free its blocks before the next step; harmless when it has ended."""

@@ -1,4 +1,4 @@
-"""The synchronous engine: schedule, execute, update, report. After nano-vllm's `LLMEngine.step`."""
+"""The engine, a step at a time: begin, run, update, report. After nano-vllm's `LLMEngine.step`."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from openai_kv.cache.pin import Pin
 from openai_kv.cache.snapshot import Snapshot
 from openai_kv.engine.detokenizer import Detokenizer
 from openai_kv.engine.reporter import Reporter
-from openai_kv.engine.turns import short_turns
+from openai_kv.engine.steps import Steps, StepsInTurn
 from openai_kv.metrics import CacheStats, PinRecord
-from openai_kv.outputs import ModelRunner, ModelRunnerOutput, RequestOutput, SchedulerOutput
+from openai_kv.outputs import ModelRunner, RequestOutput
 from openai_kv.request import FinishReason, PinOrder, Request
 from openai_kv.scheduler.scheduler import Scheduler
 
@@ -38,15 +38,18 @@ class Engine:
         runner: ModelRunner,
         detokenizer: Detokenizer,
         reporter: Reporter,
+        steps: Steps | None = None,
     ) -> None:
+        """`steps`: of this scheduler and this runner; None: in turn."""
         self.scheduler = scheduler
         self.runner = runner
         self._detokenizer = detokenizer
         self._reporter = reporter
+        self.steps = steps or StepsInTurn(scheduler, runner)
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work
+        return self.scheduler.has_work or self.steps.under_way
 
     @property
     def awaits_tiers(self) -> bool:
@@ -59,23 +62,24 @@ class Engine:
 
     def close(self) -> None:
         """The last call; it takes a few seconds at most."""
+        self.steps.close()
         self.scheduler.tiers.close()
+
+    def expect(self, request_id: str) -> None:
+        """Before `add`, so that the next step to begin has it already. Any thread."""
+        self.steps.expect(request_id)
 
     def add(self, request: Request) -> None:
         self._detokenizer.add(request)
         self.scheduler.add(request)
+        self.steps.arrived(request.request_id)
 
     def step(self) -> list[RequestOutput]:
         """Run one step; what it added to each request that sampled or ended."""
-        scheduled = self.scheduler.schedule()
-        output = self._execute(scheduled)
-        updated = self.scheduler.update_from_output(scheduled, output)
-        return self._reporter.report(self.scheduler, scheduled, output, updated)
-
-    def _execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
-        """Meanwhile the event loop delivers the step before."""
-        with short_turns():
-            return self.runner.execute_model(scheduled)
+        step = self.steps.begin()
+        output = step.output()
+        updated = self.scheduler.update_from_output(step.scheduled, output)
+        return self._reporter.report(self.scheduler, step.scheduled, output, updated)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> list[RequestOutput]:
         """End a request between two steps; empty if it has ended before."""
@@ -88,6 +92,7 @@ class Engine:
         Where nothing ran it was the oldest waiting one that could not be scheduled: it ends, or it would fail for ever.
         What ended in that very step has not been reported yet.
         """
+        self.steps.drop()
         self.scheduler.lose_saves()
         unreported = list(self.scheduler.ended)
         failed = list(self.scheduler.running) or list(self.scheduler.waiting)[:1]

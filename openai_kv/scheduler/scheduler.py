@@ -14,6 +14,7 @@ from openai_kv.scheduler.admission import Admission
 from openai_kv.scheduler.block_loads import BlockLoads
 from openai_kv.scheduler.departure import Departure
 from openai_kv.scheduler.herd import Herd
+from openai_kv.scheduler.lookahead import Lookahead, PlannedRows
 from openai_kv.scheduler.preemption import Preemption
 from openai_kv.scheduler.promotion import Promotion
 from openai_kv.scheduler.queues import RequestQueues
@@ -37,6 +38,18 @@ class SchedulerLimits:
 
     def __post_init__(self) -> None:
         assert 0 < self.max_num_seqs <= self.max_num_batched_tokens, "a decode row for every sequence must fit a step"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step that is planned while the one before it runs, which has to say the tokens that the rows begin with."""
+
+    step: int
+    rows: PlannedRows
+
+    def filled(self, before: ModelRunnerOutput) -> SchedulerOutput:
+        self.rows.fill(before.sampled_token_ids)
+        return SchedulerOutput(self.step, tuple(self.rows.requests))
 
 
 class Scheduler:
@@ -73,7 +86,11 @@ class Scheduler:
         self._departure = Departure(queues, manager, promotion, self._herd, self._blocks, self._drafter)
         stop_check = StopCheck(text, limits.eos_token_ids, limits.max_model_len)
         self._sampled_tokens = SampledTokens(manager, self._blocks, self._drafter, stop_check, self._departure)
+        self._lookahead = Lookahead(
+            queues, manager, self._drafter, self.tiers, limits.max_num_seqs, limits.max_model_len
+        )
         self._step = 0
+        self._updated = clock()  # when the latest step was taken in
         self._saves: tuple[BlockSave, ...] = ()  # of the step that is under way
         self._unreported_change = False
 
@@ -177,14 +194,30 @@ class Scheduler:
         self.awaits_tiers = not (requests or self._saves or loads) and self._promotion.has_news_to_come
         return SchedulerOutput(self._step, requests, tuple(plan.copies), self._clock(), self._saves, loads)
 
+    # -- schedule ahead ------------------------------------------------------------------------------------------
+
+    def plan_after(self, running: SchedulerOutput) -> PlannedStep | None:
+        """The step that follows one that runs, as far as that can be known before it has ended; else None."""
+        self.manager.expire()
+        rows = None if running.copies or running.loads or running.saves else self._lookahead.after(running.requests)
+        return None if rows is None else PlannedStep(running.step + 1, rows)
+
+    def begin(self, planned: PlannedStep) -> SchedulerOutput:
+        """In `schedule`'s place, once the step before was taken in: without the rows of requests that have ended."""
+        self._step = planned.step
+        self._unreported_change = False
+        self.ended.clear()
+        requests = tuple(item for item in planned.rows.requests if item.request_id in self._queues.by_id)
+        return SchedulerOutput(planned.step, requests, time=self._updated)
+
     # -- update --------------------------------------------------------------------------------------------------
 
     def update_from_output(self, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> list[Request]:
         """Take in what the step computed: append, stop, cache full blocks, free. The requests that it touched."""
         self.manager.record_attention(output.attention_mass)
         self.tiers.store(scheduled.saves, output.saved)
-        self._saves = ()
-        self._promotion.speed.observe(scheduled.num_tokens, self._clock() - scheduled.time, scheduled.mean_context)
+        self._saves, self._updated = (), self._clock()
+        self._promotion.speed.observe(scheduled.num_tokens, self._updated - scheduled.time, scheduled.mean_context)
         updated = [self._queues.by_id[item.request_id] for item in scheduled.requests]
         for request, item in zip(updated, scheduled.requests, strict=True):
             self._blocks.cache(request, len(item.token_ids) - item.num_drafts)

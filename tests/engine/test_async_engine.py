@@ -26,24 +26,27 @@ class GatedRunner:
         self.inner, self.info = inner, inner.info
         self.gate = threading.Event()
         self.entered = threading.Event()
+        self.held = threading.Event()
         self.free_steps = 10_000
 
     def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         self.entered.set()
         self.free_steps -= 1
-        assert self.free_steps >= 0 or self.gate.wait(20)
+        if self.free_steps < 0:
+            self.held.set()
+            assert self.gate.wait(20)
         return self.inner.execute_model(scheduled)
 
 
 @asynccontextmanager
 async def running(
-    shape: Shape | None = None, limits: QueueLimits | None = None
+    shape: Shape | None = None, limits: QueueLimits | None = None, *, overlapped: bool = False
 ) -> AsyncIterator[tuple[AsyncEngine, GatedRunner]]:
     shape = shape or Shape()
     runner = GatedRunner(fake_runner(shape))
 
     def build(on_started: Callable[[Request], None]) -> Engine:
-        return build_engine(runner, shape, on_started=on_started)
+        return build_engine(runner, shape, on_started=on_started, overlapped=overlapped)
 
     engine = AsyncEngine(build, limits)
     engine.start()
@@ -226,3 +229,27 @@ async def test_loading_that_is_interrupted_while_draining_ends_quietly(caplog: p
     assert engine.state is EngineState.DEAD
     assert caplog.messages == []
     await engine.stop()
+
+
+async def test_steps_that_are_planned_ahead_let_in_who_comes() -> None:
+    """The second comes while a step runs: it is in the next, which had been planned without it."""
+    async with running(overlapped=True) as (engine, runner):
+        runner.free_steps = 3
+        first = asyncio.ensure_future(collect(engine, make("first", LONG)))
+        await asyncio.to_thread(runner.held.wait, 20)
+        second = asyncio.ensure_future(collect(engine, make("second", 8, PROMPT[4:])))
+        await asyncio.sleep(0)  # the second's task runs up to where it waits for an output
+        assert engine.num_active == 2
+        runner.gate.set()
+        assert (await first)[0] == expected_output(PROMPT, LONG, 256)
+        assert (await second)[0] == expected_output(PROMPT[4:], 8, 256)
+        assert [set(step) for step in runner.inner.rows[3:5]] == [{"first"}, {"first", "second"}]
+
+
+@pytest.mark.parametrize("count", [1, 12])
+async def test_steps_that_are_planned_ahead_say_the_same(count: int) -> None:
+    async with running(overlapped=True) as (engine, _):
+        requests = [make(f"r{number}", 8 + number, (number, *PROMPT)) for number in range(count)]
+        results = await asyncio.gather(*(collect(engine, request) for request in requests))
+        for number, (tokens, _) in enumerate(results):
+            assert tokens == expected_output((number, *PROMPT), 8 + number, 256)
