@@ -41,22 +41,24 @@ bool is_by_row(const Step& step, int64_t request, bool by_row) {
   return by_row || step.query_starts[request + 1] - step.query_starts[request] <= kFewRows;
 }
 
-// Of one job. Lanes do not depend on each other: it takes whole rows, as many as go the way of a single one.
+// Of one job: whole rows. Codes are multiplied in another order where there are many lanes, so these stay few.
 int most_lanes(const Step& step, int64_t request, bool by_row) {
   int group = step.layer.group;
   if (!is_by_row(step, request, by_row) || group > kMaxLanes) return kMaxLanes;
-  return (group <= kFewLanes ? kFewLanes : kMaxLanes) / group * group;
+  return (step.pool >= kTypes && group <= kFewLanes ? kFewLanes : kMaxLanes) / group * group;
 }
 
 std::vector<Job> make_jobs(const Step& step, bool by_row) {
   std::vector<Job> jobs;
   for (int64_t r = 0; r < step.requests; ++r) {
     int all = step.lanes_of(r), most = most_lanes(step, r, by_row);
-    bool few_rows = is_by_row(step, r, by_row) || all <= kSplitLanes;
+    bool alone = is_by_row(step, r, by_row);
     // Later rows of a prompt see more: they go first, so that no thread is left with a long one at the end.
     for (int lane = (all - 1) / most * most; lane >= 0; lane -= most) {
       for (int head = 0; head < step.layer.kv_heads; ++head) {
-        jobs.push_back(make_job(step, step.lanes(r, head, lane, std::min(most, all - lane)), few_rows));
+        Lanes lanes = step.lanes(r, head, lane, std::min(most, all - lane));
+        lanes.alone = alone;
+        jobs.push_back(make_job(step, lanes, alone || all <= kSplitLanes));
       }
     }
   }

@@ -38,6 +38,7 @@ struct Lanes {
   int first_position;      // and that row's position in the context
   int own_slot;            // where the keys of these rows' own block lie in open_keys; -1: in the pool
   int kv_head, lane, lanes;
+  bool alone = false;  // each lane gets the bits that it would have in a job of few
 
   int row(int i, int group) const { return (lane + i) / group; }
   int head(int i, int group) const { return kv_head * group + (lane + i) % group; }
