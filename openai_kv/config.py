@@ -161,7 +161,7 @@ class EngineSettings(Section):
     speculation: Literal["off", "ngram", "tree", "auto"] = Field(
         "off", description="guess tokens ahead: as the text had them before, as the cache knows them, or both (auto)"
     )
-    max_draft_tokens: int = Field(16, gt=0, description="most guesses for a request in one step")
+    max_draft_tokens: int = Field(16, gt=0, le=16, description="most guesses for a request in one step, at most 16")
     use_generation_config: bool = Field(False, description="take sampling defaults from the model")
 
     @field_validator("max_num_batched_tokens")

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kSplit = 8 * kTile;  // a request with few rows is cut into this many positions, whatever the batch is
 constexpr int kSplitLanes = 4 * kMaxLanes;
+constexpr int kFewRows = 17;  // one, and the most drafts behind it (engine.max_draft_tokens)
 
 // Some lanes, the part of the context they see, and where their partials lie: one per split, then one for each split of
 // what is shared.
@@ -35,21 +36,39 @@ Job make_job(const Step& step, const Lanes& lanes, bool few_rows) {
   return {lanes, begin, end, split, (end - 1) / split - begin / split + 1};
 }
 
-// `by_row`: each row is a piece of work like that of a request with one row, whatever rows come with it.
+// Whether a request's rows get the bits that each would get by itself. `by_row`: those of all requests do.
+bool is_by_row(const Step& step, int64_t request, bool by_row) {
+  return by_row || step.query_starts[request + 1] - step.query_starts[request] <= kFewRows;
+}
+
+// Of one job: whole rows. Codes are multiplied in another order where there are many lanes, so these stay few.
+int most_lanes(const Step& step, int64_t request, bool by_row) {
+  int group = step.layer.group;
+  if (!is_by_row(step, request, by_row) || group > kMaxLanes) return kMaxLanes;
+  return (step.pool >= kTypes && group <= kFewLanes ? kFewLanes : kMaxLanes) / group * group;
+}
+
 std::vector<Job> make_jobs(const Step& step, bool by_row) {
   std::vector<Job> jobs;
-  int most = by_row ? std::min(step.layer.group, kMaxLanes) : kMaxLanes;
   for (int64_t r = 0; r < step.requests; ++r) {
-    int all = step.lanes_of(r);
+    int all = step.lanes_of(r), most = most_lanes(step, r, by_row);
+    bool alone = is_by_row(step, r, by_row);
     // Later rows of a prompt see more: they go first, so that no thread is left with a long one at the end.
     for (int lane = (all - 1) / most * most; lane >= 0; lane -= most) {
       for (int head = 0; head < step.layer.kv_heads; ++head) {
         Lanes lanes = step.lanes(r, head, lane, std::min(most, all - lane));
-        jobs.push_back(make_job(step, lanes, by_row || all <= kSplitLanes));
+        lanes.alone = alone;
+        jobs.push_back(make_job(step, lanes, alone || all <= kSplitLanes));
       }
     }
   }
   return jobs;
+}
+
+// Of a request, for each head.
+size_t num_jobs(const Step& step, int64_t request) {
+  int most = most_lanes(step, request, false);
+  return (step.lanes_of(request) + most - 1) / most;
 }
 
 // A float buffer of its own for each thread.
@@ -77,7 +96,7 @@ std::vector<SharedPiece> share(const Step& step, std::vector<Job>& jobs) {
   size_t heads = step.layer.kv_heads, at = 0;
   int64_t request = 0;
   for (const Shared& run : find_shared(step)) {
-    for (; request < run.request; ++request) at += heads * ((step.lanes_of(request) + kMaxLanes - 1) / kMaxLanes);
+    for (; request < run.request; ++request) at += heads * num_jobs(step, request);
     int splits = (run.end + kSplit - 1) / kSplit;
     for (size_t head = 0; head < heads; ++head) {
       for (int64_t r = 0; r < run.count; ++r) {

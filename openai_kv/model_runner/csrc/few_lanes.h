@@ -7,8 +7,6 @@
 namespace openai_kv {
 namespace {
 
-constexpr int kFewLanes = 8;
-
 // Where the tile's keys lie: in the pool, or restored.
 template <class K, class V>
 inline const K* key_at(const Tile<K, V>& tile, const float*, int, int n) {

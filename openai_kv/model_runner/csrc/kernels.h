@@ -7,6 +7,7 @@ namespace openai_kv {
 
 constexpr int kTile = 64;      // context positions handled at a time
 constexpr int kMaxLanes = 64;  // query vectors in one piece of work
+constexpr int kFewLanes = 8;   // so many at most go the way of a single one, see few_lanes.h
 constexpr int kTypes = 3;      // element types: 0 float32, 1 bfloat16, 2 float16
 constexpr int kPools = 7;      // keys and values: as above, 3 int8 8, 4 int8 4, 5 and 6 int4 by channel and int8 or int4
 constexpr int kCodes = 2;      // 0 int8, 1 int4, two in a byte: number i of a row beside number head_dim / 2 + i
@@ -37,6 +38,7 @@ struct Lanes {
   int first_position;      // and that row's position in the context
   int own_slot;            // where the keys of these rows' own block lie in open_keys; -1: in the pool
   int kv_head, lane, lanes;
+  bool alone = false;  // each lane gets the bits that it would have in a job of few
 
   int row(int i, int group) const { return (lane + i) / group; }
   int head(int i, int group) const { return kv_head * group + (lane + i) % group; }

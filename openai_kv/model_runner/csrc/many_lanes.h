@@ -34,6 +34,44 @@ void multiply(int rows, int depth, const float* a, int row, int column, const fl
   }
 }
 
+// The sums over k = first, first + W, .. of N such firsts, added up as row_sums does.
+template <int C, int N>
+void sum_chains(int first, int depth, const float* a, int row, const float* b, vec (*sums)[C]) {
+  if constexpr (N > 1) {
+    vec others[kRows][C];
+    sum_chains<C, N / 2>(first, depth, a, row, b, sums);
+    sum_chains<C, N / 2>(first + N / 2, depth, a, row, b, others);
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < C; ++v) sums[r][v] += others[r][v];
+    }
+  } else {
+    vec chain[kRows][C] = {};
+    for (int k = first; k < depth; k += W) {
+      vec x[C];
+      for (int v = 0; v < C; ++v) x[v] = load(b + (k * C + v) * W);
+      for (int r = 0; r < kRows; ++r) {
+        vec y = splat(a[r * row + k]);
+        for (int v = 0; v < C; ++v) chain[r][v] += x[v] * y;
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < C; ++v) sums[r][v] = chain[r][v];
+    }
+  }
+}
+
+// The scores of `multiply` in the order of few_lanes.h; depth: a multiple of W.
+template <int C>
+void multiply_as_few(int rows, int depth, const float* a, int row, const float* b, float* c) {
+  for (int i = 0; i < rows; i += kRows) {
+    vec sums[kRows][C];
+    sum_chains<C, W>(0, depth, a + i * row, row, b, sums);
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < C; ++v) store(c + ((i + r) * C + v) * W, sums[r][v]);
+    }
+  }
+}
+
 // Rows of a tile as floats [count][stride], what lies beyond set to 0.
 template <class T>
 void widen(const int64_t* rows, int count, const T* pool, const Scales<T>& scales, int d, int stride, float* to) {
@@ -74,8 +112,14 @@ struct Panel {
     memset(output, 0, sizeof(float) * stride * C * W);
   }
 
+  bool as_few() const { return lanes.alone && d % W == 0; }
+
   void score(int begin, int tokens, const float* keys) {
-    multiply<C>(round_up(tokens, kRows), d, keys, stride, 1, query, scores, nullptr);
+    if (as_few()) {
+      multiply_as_few<C>(round_up(tokens, kRows), d, keys, stride, query, scores);
+    } else {
+      multiply<C>(round_up(tokens, kRows), d, keys, stride, 1, query, scores, nullptr);
+    }
     if (layer.softcap != 0) {
       for (int i = 0; i < tokens * C * W; i += W) store(scores + i, soft_cap(load(scores + i), layer.softcap));
     }
@@ -102,12 +146,26 @@ struct Panel {
         total[v] += weight;
       }
     }
+    if (as_few()) {
+      for (int v = 0; v < C; ++v) total[v] = sum_as_few(tokens, v);
+    }
     for (int v = 0; v < C; ++v) {
       decay[v] = exp(max[v] - top[v]);
       max[v] = top[v];
       sum[v] = sum[v] * decay[v] + total[v];
     }
     multiply<C>(stride, tokens, values, 1, stride, scores, output, decay);
+  }
+
+  // A vector's weights, in the order of few_lanes.h.
+  vec sum_as_few(int tokens, int v) const {
+    vec total = {};
+    for (int first = 0; first < min(W, tokens); ++first) {
+      vec chain = {};
+      for (int n = first; n < tokens; n += W) chain += load(scores + (n * C + v) * W);
+      total += chain;
+    }
+    return total;
   }
 
   void save(Partial out) {
