@@ -168,7 +168,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--step-ms", type=float, default=0.0)
     parser.add_argument("--operators", type=int, default=1)
     parser.add_argument("--switch-ms", type=float, nargs="+", default=[])
-    parser.add_argument("--async-scheduling", action="store_true", help="plan a step while the one before runs")
+    parser.add_argument("--async-scheduling", choices=["on", "off"], default="off")
     parser.add_argument("--port", type=int, default=8097)
     return parser.parse_args()
 

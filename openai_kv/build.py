@@ -84,7 +84,9 @@ class EngineBuilder:
         return Engine(scheduler, runner, detokenizer, reporter, self._steps(scheduler, runner))
 
     def _steps(self, scheduler: Scheduler, runner: ModelRunner) -> Steps:
-        ahead = self.settings.engine.async_scheduling
+        """On the CPU planning takes a core away from the very step it is to gain time in."""
+        wanted = self.settings.engine.async_scheduling
+        ahead = wanted == "on" or (wanted == "auto" and runner.device.type != "cpu")
         return OverlappedSteps(scheduler, runner) if ahead else StepsInTurn(scheduler, runner)
 
     def _tokenizer(self) -> Tokenizer:

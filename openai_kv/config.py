@@ -157,7 +157,9 @@ class EngineSettings(Section):
     cuda_graphs: bool = Field(True, description="record decode steps once and replay them; CUDA only")
     optimize: bool = Field(True, description="pack weights and fuse layers where a check at start finds them equal")
     batch_invariant: bool = Field(False, description="same bits however a prompt is cut, batched or cached; CPU only")
-    async_scheduling: bool = Field(False, description="plan a step while the one before runs, where that can be known")
+    async_scheduling: Literal["auto", "on", "off"] = Field(
+        "auto", description="plan a step while the one before runs, where it can be known; auto: not on the CPU"
+    )
     speculation: Literal["off", "ngram", "tree", "auto"] = Field(
         "off", description="guess tokens ahead: as the text had them before, as the cache knows them, or both (auto)"
     )

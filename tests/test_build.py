@@ -8,6 +8,8 @@ from openai_kv.build import EngineBuilder, generation_defaults
 from openai_kv.config import CacheSettings, EngineSettings, ModelSettings, Settings
 from openai_kv.default_plugins.lru import LRUPolicy
 from openai_kv.engine.engine import Engine
+from openai_kv.engine.overlapped_steps import OverlappedSteps
+from openai_kv.engine.steps import Steps, StepsInTurn
 from openai_kv.exporting import ExporterGroup
 from openai_kv.tiers.disk import DiskTier
 from openai_kv.tiers.host import HostTier
@@ -48,6 +50,14 @@ def test_an_engine_is_built_for_layers_of_any_kind(
     assert pool.startswith("KV pool: 256 tokens in blocks of 16, float32, ")
 
 
+@pytest.mark.parametrize(("wanted", "steps"), [("auto", StepsInTurn), ("off", StepsInTurn), ("on", OverlappedSteps)])
+def test_steps_are_planned_ahead_where_it_is_asked_for(tmp_path: Path, wanted: str, steps: type[Steps]) -> None:
+    engine = build_tiny(tmp_path, "gpt2", async_scheduling=wanted)
+    assert isinstance(engine.steps, steps)
+    Run(engine).generate(make_request([5, 6, 7], 8, temperature=0.0))
+    engine.close()
+
+
 @pytest.mark.parametrize(("tier", "hidden"), [(DiskTier, True), (HostTier, False)])
 def test_tiers_that_write_through_keep_hidden_states(tmp_path: Path, tier: type[CacheTier], hidden: bool) -> None:
     engine = build_with_tier(tmp_path, "gpt2", tier)
@@ -57,6 +67,11 @@ def test_tiers_that_write_through_keep_hidden_states(tmp_path: Path, tier: type[
 
 
 def build_with_tier(folder: Path, family: str, tier: type[CacheTier]) -> Engine:
+    options = {"path": str(folder / "blocks")} if tier is DiskTier else {}
+    return build_tiny(folder, family, (tier(**options),))
+
+
+def build_tiny(folder: Path, family: str, tiers: tuple[CacheTier, ...] = (), **engine: object) -> Engine:
     config = tiny_config(family)
     config.vocab_size = 300
     build(config).save_pretrained(folder)
@@ -65,8 +80,6 @@ def build_with_tier(folder: Path, family: str, tier: type[CacheTier]) -> Engine:
         home=folder,
         model=ModelSettings(model=str(folder), dtype="float32"),
         cache=CacheSettings(num_blocks=16),
-        engine=EngineSettings(attention_backend="sdpa", optimize=False),
+        engine=EngineSettings.model_validate({"attention_backend": "sdpa", "optimize": False, **engine}),
     )
-    options = {"path": str(folder / "blocks")} if tier is DiskTier else {}
-    tiers = (tier(**options),)
     return EngineBuilder(settings, folder, "tiny", LRUPolicy(), ExporterGroup(), tiers=tiers)(lambda request: None)
