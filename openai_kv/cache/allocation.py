@@ -1,7 +1,9 @@
 """What the manager keeps for one request: its block table, and which prompt tokens it has stored."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from openai_kv.cache.block import Block
 from openai_kv.request import RequestInfo
@@ -33,15 +35,16 @@ class Allocation:
 
     The first `num_cached` blocks are the tree's own chain. `detached`: the cache was reset meanwhile, and what this
     request computes on top of older blocks stays private. `window_ids` are the blocks' window parts as far as they are
-    needed by now; before `window_start` they are behind the window and 0.
+    needed by now; before `window_start` they are behind the window and 0. Numbers are in arrays: each step copies them
+    and makes tensors of them.
     """
 
     info: RequestInfo
     written: WriteCount
     num_cached: int
     blocks: list[Block] = field(default_factory=list)
-    block_ids: list[int] = field(default_factory=list)
-    window_ids: list[int] = field(default_factory=list)
+    block_ids: "array[int]" = field(default_factory=partial(array, "i"))
+    window_ids: "array[int]" = field(default_factory=partial(array, "i"))
     window_start: int = 0
     num_tokens: int = 0
     detached: bool = False

@@ -1,5 +1,7 @@
 """BlockTables: which blocks the running requests hold, what of them is still empty, and what each has stored."""
 
+from array import array
+
 from openai_kv.cache.allocation import Allocation, WriteCount
 from openai_kv.cache.block import Block
 from openai_kv.cache.hit import CacheHit
@@ -38,7 +40,7 @@ class BlockTables:
         allocation.window_start, seen = start, allocation.blocks[start:]
         for block in seen:
             self._windows.acquire(block)
-        allocation.window_ids = [0] * start + [block.window_id for block in seen]
+        allocation.window_ids.extend([0] * start + [block.window_id for block in seen])
 
     def num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._size)
@@ -68,7 +70,7 @@ class BlockTables:
             return
         for block in self._left_behind(allocation, start):
             self._windows.release(block, passed=True)
-        allocation.window_ids[begin:start] = [0] * (start - begin)
+        allocation.window_ids[begin:start] = array("i", [0]) * (start - begin)
         allocation.window_start = start
 
     def num_parts_to_jump(self, allocation: Allocation, num_tokens: int) -> int:

@@ -94,7 +94,7 @@ def _check_references(pool: BlockPool, tree: RadixTree, allocations: Collection[
 
 def _check_allocation(tree: RadixTree, allocation: Allocation) -> None:
     who, blocks = allocation.info.request_id, allocation.blocks
-    _require(allocation.block_ids == [block.block_id for block in blocks], f"{who} has a wrong block table")
+    _require([*allocation.block_ids] == [block.block_id for block in blocks], f"{who} has a wrong block table")
     _require(len(blocks) == -(-allocation.num_tokens // tree.block_size), f"{who} has too many blocks or too few")
     if allocation.num_cached and not allocation.detached:
         cached = blocks[: allocation.num_cached]

@@ -199,13 +199,13 @@ class KVCacheManager:
         rest = tuple(token_ids[allocation.num_cached * self.block_size :])
         return continuation(self.store.tree, allocation.info.namespace, after, rest, length)
 
-    def block_ids(self, request_id: str) -> list[int]:
+    def block_ids(self, request_id: str) -> Sequence[int]:
         """The block table: position p of the request is in slot p % block_size of block p // block_size of it."""
-        return self._tables[request_id].block_ids.copy()
+        return self._tables[request_id].block_ids[:]
 
-    def window_block_ids(self, request_id: str) -> list[int]:
+    def window_block_ids(self, request_id: str) -> Sequence[int]:
         """The same in the window group's pool, as far as it is needed by now; 0, the null block, behind the window."""
-        return self._tables[request_id].window_ids.copy()
+        return self._tables[request_id].window_ids[:]
 
     # Caching
 

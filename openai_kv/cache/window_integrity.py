@@ -46,7 +46,7 @@ def _check_references(windows: WindowPool, blocks: Collection[Block], allocation
 def _check_table(windows: WindowPool, allocation: Allocation) -> None:
     held = [block.window_id for block in allocation.window_blocks]
     expected = [0] * allocation.window_start + held if windows.window else []
-    _require(allocation.window_ids == expected, f"{allocation.info.request_id} has a wrong window table")
+    _require([*allocation.window_ids] == expected, f"{allocation.info.request_id} has a wrong window table")
     _require(all(held), f"{allocation.info.request_id} lacks a window part")
 
 

@@ -131,6 +131,14 @@ def test_two_that_compute_the_same_at_once_end_with_one_copy() -> None:
     cache.check_integrity()
 
 
+def test_block_tables_become_tensors_without_a_look_at_each_number() -> None:
+    cache = Cache()
+    cache.start("a", range(9))
+    table = cache.block_ids("a")
+    assert memoryview(table).format == "i"  # type: ignore[arg-type]
+    assert table is not cache.block_ids("a"), "a step keeps its own"
+
+
 def test_output_tokens_are_cached_and_the_next_turn_starts_there() -> None:
     cache = Cache()
     cache.start("a", range(6))

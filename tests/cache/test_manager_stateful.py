@@ -1,6 +1,7 @@
 """Random lives of requests against the cache, with the memory behind the blocks simulated slot by slot."""
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Table
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -103,12 +104,12 @@ class Memory:
         }
         self.slots.update(moved)
 
-    def compute(self, sequence: Sequence, table: list[int], end: int, start: int = 0) -> None:
+    def compute(self, sequence: Sequence, table: Table[int], end: int, start: int = 0) -> None:
         for position in range(max(start, sequence.computed), end):
             place = (table[position // self.block_size], position % self.block_size)
             self.slots[place] = sequence.prefix(position + 1)
 
-    def holds(self, table: list[int], sequence: Sequence, end: int, start: int = 0) -> bool:
+    def holds(self, table: Table[int], sequence: Sequence, end: int, start: int = 0) -> bool:
         return all(
             self.slots.get((table[at // self.block_size], at % self.block_size)) == sequence.prefix(at + 1)
             for at in range(start, end)

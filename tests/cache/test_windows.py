@@ -78,7 +78,7 @@ def test_without_a_window_there_are_no_parts() -> None:
 def test_a_request_holds_its_window_and_the_rest_stays_cached() -> None:
     cache = Cache(window=10)
     cache.start("a", range(40))
-    assert cache.window_block_ids("a")[:7] == [0] * 7
+    assert [*cache.window_block_ids("a")[:7]] == [0] * 7
     assert all(cache.window_block_ids("a")[7:]) and len(cache.window_block_ids("a")) == 10
     assert (cache.window.referenced, cache.window.cached) == (3, 7), "position 40 sees 31 .. 39, in blocks 7 .. 9"
     cache.free("a")
