@@ -94,5 +94,11 @@ class Lookahead:
 
 
 def _is_simple(request: Request, item: ScheduledRequest) -> bool:
-    """It says exactly one token, and what may come after that needs no look at it."""
-    return item.samples and not item.num_drafts and request.constraint is None
+    """It says exactly one token, what may come after that needs no look at it, and that has its block already."""
+    is_known = item.samples and not item.num_drafts and request.constraint is None
+    return is_known and not _may_lose_tail(request, item)
+
+
+def _may_lose_tail(request: Request, item: ScheduledRequest) -> bool:
+    """With windows the partial end of a prompt may make way for the tree's own, and the next row is written there."""
+    return bool(item.window_block_ids) and item.num_computed_tokens < request.num_prompt_tokens

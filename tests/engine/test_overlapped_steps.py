@@ -238,6 +238,19 @@ def test_full_seats_are_no_reason_to_wait(planned: list[bool]) -> None:
     assert sum(planned) == 14, "8 steps for two at a time, each time all but the first"
 
 
+def test_a_prompt_whose_end_makes_way_for_the_same_in_the_tree() -> None:
+    """Its window parts were lost, so all of it is computed again, and what follows goes to the tree's block."""
+    shape = replace(Shape(), num_blocks=200, num_window_blocks=24)
+    run, _ = make(shape, info={"window": 9, "num_window_layers": 1, "window_block_bytes": 1024})
+    run.generate(make_request(PROMPT, 1))
+    for number in range(8):
+        run.generate(make_request([100 + number] * 30, 2))
+    again = make_request(PROMPT, 12)
+    assert run.generate(again) == [expected(PROMPT, 12)]
+    assert run.last(again).cached_tokens == 0
+    assert run.engine.stats().cache.eviction_count == 0, "nothing of it was lost but the window parts"
+
+
 WILD = Shape(num_blocks=24, block_size=4, max_num_seqs=4, max_num_batched_tokens=24, max_model_len=80)
 
 
