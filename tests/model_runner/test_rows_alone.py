@@ -7,7 +7,7 @@ import torch
 
 from openai_kv.config import default_home
 from openai_kv.model_runner.attention.cpu import CpuBackend, load_cpu_backend
-from tests.model_runner.attention_cases import Case, Step, coded_types, make_step, supported_widths
+from tests.model_runner.attention_cases import Case, Step, coded_types, make_step, opened_types, supported_widths
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DRAFTED = Case(queries=(2, 5, 12, 17), contexts=(65, 514, 1030, 1545), block_size=32)  # over ends of tiles and splits
@@ -29,6 +29,9 @@ CASES = {
     "wide heads": replace(DRAFTED, heads=4, kv_heads=1, dim=256),
 }
 TYPES = [*((dtype, "") for dtype in (torch.float32, torch.bfloat16, torch.float16)), *coded_types()]
+SHIPPED = [
+    (*each, False) for each in TYPES if each not in opened_types()
+]  # those are by row only where all prompts are
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +39,11 @@ def backend() -> CpuBackend:
     return load_cpu_backend(default_home() / "operators", print)
 
 
-@pytest.mark.parametrize("by_row", [False, True], ids=["as shipped", "batch_invariant"])
 @pytest.mark.parametrize("width", supported_widths())
-@pytest.mark.parametrize(("rows", "pool"), TYPES)
+@pytest.mark.parametrize(("rows", "pool", "by_row"), [*SHIPPED, *((*each, True) for each in TYPES)])
 @pytest.mark.parametrize("name", CASES)
 def test_few_rows_are_what_each_is_alone(
-    backend: CpuBackend, name: str, rows: torch.dtype, pool: str, width: int, by_row: bool
+    backend: CpuBackend, name: str, rows: torch.dtype, pool: str, by_row: bool, width: int
 ) -> None:
     step = make_step(CASES[name], rows, kv_format=pool)
     backend = CpuBackend(backend.operator, width, batch_invariant=by_row)
@@ -50,17 +52,24 @@ def test_few_rows_are_what_each_is_alone(
     assert torch.equal(together, torch.cat(alone))
 
 
+@pytest.mark.parametrize(("rows", "pool"), opened_types())
+def test_a_block_of_a_prompt_is_read_for_like_a_larger_one(backend: CpuBackend, rows: torch.dtype, pool: str) -> None:
+    """Where keys are open all prompts come cut into blocks, and few rows must not cost what drafts do."""
+    step = make_step(Case(queries=(32,), contexts=(544,), block_size=32), rows, kv_format=pool)
+    assert torch.equal(run(backend, step)[16:], run(backend, only(step, 16, 16)))
+
+
 def run(backend: CpuBackend, step: Step) -> torch.Tensor:
     return backend.forward(step.query, step.key, step.value, step.layer, step.metadata, step.options, None)
 
 
-def only(step: Step, row: int) -> Step:
-    """The step of one row, with the context up to it."""
+def only(step: Step, row: int, count: int = 1) -> Step:
+    """The step of one row, or of `count` of a request, with the context up to there."""
     tables = step.metadata
     ends = tables.query_starts[1:].tolist()
     request = next(number for number, end in enumerate(ends) if row < end)
-    context = tables.contexts[request] - (ends[request] - 1 - row)
-    rows, one = slice(row, row + 1), slice(request, request + 1)
+    context = tables.contexts[request] - (ends[request] - count - row)
+    rows, one = slice(row, row + count), slice(request, request + 1)
     opened = tables.open and replace(
         tables.open,
         key_slots=tables.open.key_slots[rows],
@@ -72,9 +81,9 @@ def only(step: Step, row: int) -> Step:
         tables,
         slot_mapping=tables.slot_mapping[rows],
         block_tables=tables.block_tables[one],
-        query_starts=torch.tensor([0, 1], dtype=torch.int32),
+        query_starts=torch.tensor([0, count], dtype=torch.int32),
         context_lens=torch.tensor([context], dtype=torch.int32),
-        query_lens=(1,),
+        query_lens=(count,),
         contexts=(context,),
         open=opened,
     )

@@ -36,9 +36,10 @@ Job make_job(const Step& step, const Lanes& lanes, bool few_rows) {
   return {lanes, begin, end, split, (end - 1) / split - begin / split + 1};
 }
 
-// Whether a request's rows get the bits that each would get by itself. `by_row`: those of all requests do.
+// Whether a request's rows get the bits that each would get by itself. `by_row`: those of all requests do. With open keys
+// prompts come cut into blocks: few rows are no drafts there, and reading the context once for each would take long.
 bool is_by_row(const Step& step, int64_t request, bool by_row) {
-  return by_row || step.query_starts[request + 1] - step.query_starts[request] <= kFewRows;
+  return by_row || (!step.own_slots && step.query_starts[request + 1] - step.query_starts[request] <= kFewRows);
 }
 
 // Of one job: whole rows. Codes are multiplied in another order where there are many lanes, so these stay few.
