@@ -49,7 +49,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work or self.steps.under_way
+        return self.scheduler.has_work
 
     @property
     def awaits_tiers(self) -> bool:

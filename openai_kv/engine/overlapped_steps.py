@@ -10,6 +10,14 @@ from openai_kv.scheduler.scheduler import PlannedStep, Scheduler
 
 
 @dataclass(frozen=True, slots=True)
+class _Begun:
+    """A step that is given to the model's thread."""
+
+    scheduled: SchedulerOutput
+    output: "Future[ModelRunnerOutput]"
+
+
+@dataclass(frozen=True, slots=True)
 class _Ahead:
     planned: PlannedStep
     output: "Future[ModelRunnerOutput]"
@@ -29,25 +37,26 @@ class OverlappedSteps:
         self._expected: set[str] = set()
         self._lock = Lock()  # around these two: a request is expected by another thread
 
-    @property
-    def under_way(self) -> bool:
-        return self._ahead is not None
-
     def begin(self) -> Step:
-        ahead = self._take_ahead()
-        if ahead is None:
-            scheduled = self._scheduler.schedule()
-            output = self._model_thread.submit(execute, self._runner, scheduled)
-        else:
-            scheduled, output = self._scheduler.begin(ahead.planned), ahead.output
-        self._plan_after(scheduled, output)
-        return Step(scheduled, output.result)
+        begun = self._go_on() or self._start(self._scheduler.schedule())
+        self._plan_after(begun)
+        return Step(begun.scheduled, begun.output.result)
 
-    def _plan_after(self, scheduled: SchedulerOutput, output: "Future[ModelRunnerOutput]") -> None:
-        planned = self._scheduler.plan_after(scheduled)
+    def _go_on(self) -> _Begun | None:
+        """With what was planned ahead; a plan whose requests have all ended is nobody's, even if it fails."""
+        ahead = self._take_ahead()
+        scheduled = None if ahead is None else self._scheduler.begin(ahead.planned)
+        return _Begun(scheduled, ahead.output) if ahead and scheduled and scheduled.requests else None
+
+    def _start(self, scheduled: SchedulerOutput) -> _Begun:
+        return _Begun(scheduled, self._model_thread.submit(execute, self._runner, scheduled))
+
+    def _plan_after(self, running: _Begun) -> None:
+        planned = self._scheduler.plan_after(running.scheduled)
         with self._lock:
             if planned is not None and not self._expected:
-                self._ahead = _Ahead(planned, self._model_thread.submit(self._follow, planned, output))
+                output = self._model_thread.submit(self._follow, planned, running.output)
+                self._ahead = _Ahead(planned, output)
 
     def _take_ahead(self) -> _Ahead | None:
         with self._lock:

@@ -20,10 +20,6 @@ class Step:
 class Steps(Protocol):
     """Where the engine's next step comes from. All but `expect` in the engine's thread."""
 
-    @property
-    def under_way(self) -> bool:
-        """A step was begun that the engine has not asked for."""
-
     def begin(self) -> Step: ...
 
     def expect(self, request_id: str) -> None:
@@ -40,8 +36,6 @@ class Steps(Protocol):
 
 class StepsInTurn:
     """A step is planned when the one before has been taken in, and run in the engine's thread."""
-
-    under_way = False
 
     def __init__(self, scheduler: Scheduler, runner: ModelRunner) -> None:
         self._scheduler = scheduler

@@ -66,17 +66,18 @@ class Lookahead:
 
     def after(self, running: Sequence[ScheduledRequest]) -> PlannedRows | None:
         """None: who runs next, or what, depends on what these rows say."""
-        if self._may_change() or len(running) != len(self.queues.running):
+        if self._need_each_token() or len(running) != len(self.queues.running):
             return None
         pairs = [(self.queues.by_id[item.request_id], item) for item in running]
         if not all(_is_simple(request, item) for request, item in pairs):
             return None
-        return self._plan((request, item.num_known_tokens) for request, item in pairs if not self._ends(request))
+        going_on = [(request, item.num_known_tokens) for request, item in pairs if not self._ends(request)]
+        may_start = bool(self.queues.waiting) and len(going_on) < self.max_num_seqs
+        return None if may_start else self._plan(going_on)
 
-    def _may_change(self) -> bool:
-        """Whether more than the running requests have a say in the next step."""
-        may_start = bool(self.queues.waiting) and len(self.queues.running) < self.max_num_seqs
-        return may_start or self.drafter.has_sources or bool(self.tiers.threads) or self.manager.needs_attention
+    def _need_each_token(self) -> bool:
+        """Drafts, tiers and some policies go by all that was computed so far."""
+        return self.drafter.has_sources or bool(self.tiers.threads) or self.manager.needs_attention
 
     def _ends(self, request: Request) -> bool:
         """With the token that it lacks: its length is known before."""

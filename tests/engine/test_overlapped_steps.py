@@ -119,10 +119,10 @@ def test_a_text_that_ends_unforeseen_costs_one_row() -> None:
     (tokens,) = run.generate(request)
     assert tokens == expected(PROMPT, count + 1)
     assert run.finish_reason(request) is FinishReason.STOP
-    assert runner.num_rows == len(PROMPT) + count + 1, "the last one is in vain"
     again = make_request([*PROMPT, *tokens], 0)
     run.generate(again)
     assert run.last(again).cached_tokens == len(PROMPT) + len(tokens) - 1, "what is in vain is not cached"
+    assert runner.num_rows == len(PROMPT) + count + 1 + 1, "one in vain, and one for the end of the other prompt"
 
 
 def test_who_comes_is_in_the_next_step_that_has_not_begun() -> None:
@@ -130,14 +130,11 @@ def test_who_comes_is_in_the_next_step_that_has_not_begun() -> None:
     first, second = make_request(PROMPT, 8), make_request(PROMPT[3:], 8)
     run.add(first)
     run.step()
-    scheduler, steps = run.engine.scheduler, run.engine.steps
     assert gate.entered.wait(SECONDS)
-    step = steps.begin()
-    assert steps.under_way, "step 3, while 2 waits at the gate"
+    step = run.engine.steps.begin()  # step 2, which waits at the gate; 3 is planned
     run.engine.expect(second.request_id)
-    assert not steps.under_way
     gate.opened.set()
-    scheduler.update_from_output(step.scheduled, step.output())
+    run.engine.scheduler.update_from_output(step.scheduled, step.output())
     run.add(second)
     run.until_idle()
     assert [set(rows) for rows in gate.inner.rows[1:3]] == [{first.request_id}, {first.request_id, second.request_id}]
@@ -153,7 +150,6 @@ def test_who_comes_late_is_in_the_step_after() -> None:
     assert gate.entered.wait(SECONDS)
     run.engine.expect(second.request_id)
     run.add(second)
-    assert run.engine.steps.under_way, "step 2 has begun"
     gate.opened.set()
     run.until_idle()
     assert [set(rows) for rows in gate.inner.rows[1:3]] == [{first.request_id}, {first.request_id, second.request_id}]
@@ -187,16 +183,23 @@ def test_an_abort_between_two_steps() -> None:
     assert run.tokens(other) == expected(PROMPT[4:], 20)
 
 
-def test_all_end_while_a_step_is_under_way() -> None:
+def test_a_step_that_is_nobodys_may_fail() -> None:
+    """All end unforeseen while it runs, and somebody comes: that one has no part in it."""
+    run, runner = make(info={"eos_token_ids": frozenset({expected(PROMPT, 3)[-1]})})
+    runner.fail_at = {4}
+    run.generate(make_request(PROMPT, 50))
+    late = make_request(PROMPT[4:], 3)
+    assert run.generate(late) == [expected(PROMPT[4:], 3)]
+    assert run.finish_reason(late) is FinishReason.LENGTH
+
+
+def test_all_are_aborted_while_a_step_runs() -> None:
     run, _ = make()
     request = make_request(PROMPT, 20)
     run.add(request)
     run.step()
     run.take(run.engine.abort(request.request_id))
-    assert run.engine.has_work, "step 2 has begun"
-    run.step()
-    assert not run.engine.has_work
-    run.engine.check_integrity()
+    run.until_idle()
     assert run.generate(make_request(PROMPT, 8)) == [expected(PROMPT, 8)]
 
 
