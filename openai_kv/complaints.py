@@ -13,5 +13,8 @@ def first_error(error: ValidationError) -> ErrorDetails:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.75)
-    return f"; did you mean {close[0]}?" if close else ""
+    """What is alike; else the one name of which `word` is the beginning, or what follows the last point."""
+    names = sorted(known)
+    whole = [name for name in names if name.startswith(word) or name.endswith(f".{word}")]
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.75) or whole
+    return f"; did you mean {close[0]}?" if len(close) == 1 else ""

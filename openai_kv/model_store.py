@@ -186,5 +186,5 @@ def fetch_from_hub(name: str, hint: str, files: Sequence[str]) -> Path:
     except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise ModelLoadError(
-            f"can't fetch model {name!r} from the Hugging Face Hub{hint}: {reason}. {WHAT_TO_DO}"
+            f"can't fetch model {name!r} from the Hugging Face Hub{hint or ':'} {reason}. {WHAT_TO_DO}"
         ) from error

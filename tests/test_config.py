@@ -86,6 +86,7 @@ def test_a_bad_value_is_named_in_one_line(flags: dict[str, object], expected: st
     [
         ("[server]\nprot = 1", "unknown setting server.prot; did you mean server.port?"),
         ("[sever]\nport = 1", "unknown setting sever; did you mean server?"),
+        ("port = 1", "unknown setting port; did you mean server.port?"),
         ("server = 3", "server = 3"),
         ("[server\n", "settings.toml: "),
         ("[plugins]\nlru = 3", "plugins.lru = 3"),
