@@ -176,6 +176,7 @@ class EngineBuilder:
         engine = self.settings.engine
         if engine.speculation == "off":
             return None
+        logger.info("timing steps of several sizes, for speculation")
         costs = StepCosts.of(measure_steps(runner, self._max_num_batched_tokens()))
         return Drafter(sources_of(engine.speculation, manager.continuation), costs, engine.max_draft_tokens)
 

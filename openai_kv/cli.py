@@ -166,6 +166,7 @@ def say(line: str) -> None:
 def serve(settings: Settings) -> int:
     # Until the server has its own handlers, SIGTERM ends the start as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    say("starting: PyTorch and transformers take seconds to import")
     from openai_kv import build
 
     return build.serve(settings)

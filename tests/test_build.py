@@ -48,6 +48,7 @@ def test_an_engine_is_built_for_layers_of_any_kind(
     assert caplog.messages[0] == "loading tiny"
     (pool,) = [message for message in caplog.messages if message.startswith("KV pool: ")]
     assert pool.startswith("KV pool: 256 tokens in blocks of 16, float32, ")
+    assert any(message.startswith("timing steps") for message in caplog.messages) is (speculation != "off")
 
 
 @pytest.mark.parametrize(("wanted", "steps"), [("auto", StepsInTurn), ("off", StepsInTurn), ("on", OverlappedSteps)])

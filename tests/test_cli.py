@@ -102,6 +102,7 @@ def test_flags_become_settings(served: list[Settings]) -> None:
         ("serve --prot 3", "unknown flag --prot; did you mean --port?"),
         ("serve --evictionpolicy=lru", "unknown flag --evictionpolicy; did you mean --eviction-policy?"),
         ("bench --kv-cache-dtype int8", "unknown flag --kv-cache-dtype\n"),
+        ("serve --specul auto", "unknown flag --specul; did you mean --speculation?"),
         ("bench --base-ulr x", "unknown flag --base-ulr; did you mean --base-url?"),
         ("serve --port many", "server.port = 'many'"),
         ("serve --port", "argument --port: expected one argument"),
@@ -139,7 +140,8 @@ def test_a_signal_during_the_start_ends_it_quietly(number: signal.Signals) -> No
         assert process.stdout.readline() == "starting\n"
         process.send_signal(number)
         _, errors = process.communicate()
-    assert (process.returncode, errors) == (130, "")
+    assert (process.returncode, errors.count("\n")) == (130, 1)
+    assert errors.startswith("starting: "), "said before what takes long"
 
 
 def test_plugins_lists_the_built_in_ones(capsys: pytest.CaptureFixture[str]) -> None:
