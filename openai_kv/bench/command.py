@@ -99,7 +99,14 @@ async def first_model(http: httpx.AsyncClient) -> str:
         raise ConfigError(f"no server at {http.base_url}: {error}") from error
     except (ValueError, LookupError, TypeError):
         raise ConfigError(f"{http.base_url} lists no models: give --model") from None
-    raise ConfigError(f"{http.base_url}models: {explain(response.status_code, response.content)}")
+    raise ConfigError(
+        f"{response.url}: {explain(response.status_code, response.content)}{without_version(response.url)}"
+    )
+
+
+def without_version(url: httpx.URL) -> str:
+    """A hint for a base URL that may be a server's root: its paths begin one step further in."""
+    return "; most base URLs end in /v1" if url.path == "/models" else ""
 
 
 async def run_phases(client: Client, options: Options) -> list[Result]:

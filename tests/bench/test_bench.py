@@ -112,6 +112,8 @@ async def test_the_key_comes_from_the_environment(
         base = ("single", "--base-url", f"{url}/v1", *SMALL)
         assert await run(*base, "--api-key-env", "NOTHING") == 2
         assert "HTTP 401" in capsys.readouterr().err
+        assert await run("single", "--base-url", url, *SMALL) == 2
+        assert re.search(rf"{url}/models: HTTP \d+.*; most base URLs end in /v1$", capsys.readouterr().err.strip())
         assert await run(*base, "--api-key-env", "BENCH_KEY") == 0
 
 
