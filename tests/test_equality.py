@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 NEW_TOKENS = 64
 NEAR_TIE = 1e-4
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma3", "gpt2")
+AHEAD = " with steps planned ahead"
 BACKENDS = ("sdpa", "cpu")
 CPU = torch.device("cpu")
 DEFAULT_MODEL = "smollm2"
@@ -102,15 +103,19 @@ def make_subject(name: str, folder: Path, tokenizer: Tokenizer) -> Subject:
     return Subject(name, paged, reference, tokenizer, reference.config.get_text_config().vocab_size)
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, pytest.param(DEFAULT_MODEL, marks=pytest.mark.model)])
+SUBJECTS = (*FAMILIES, f"llama{AHEAD}", f"gemma3{AHEAD}")
+
+
+@pytest.fixture(scope="module", params=[*SUBJECTS, pytest.param(DEFAULT_MODEL, marks=pytest.mark.model)])
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     name = request.param
     if name == DEFAULT_MODEL:
         folder = request.getfixturevalue("default_model")
         made = make_subject(name, folder, Tokenizer.load(folder))
     else:
-        made = make_subject(name, save_tiny_model(name, tmp_path_factory.mktemp(name)), tiny_tokenizer())
-    yield made
+        family = name.removesuffix(AHEAD)
+        made = make_subject(family, save_tiny_model(family, tmp_path_factory.mktemp(family)), tiny_tokenizer())
+    yield replace(made, overlapped=AHEAD in name)
     assert len(made.near_ties) <= 3, made.near_ties
 
 

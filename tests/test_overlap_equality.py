@@ -1,11 +1,11 @@
-"""Greedy text in float32 with steps that are planned ahead: that of `model.generate`."""
+"""Greedy text in float32 with steps that are planned ahead: what tests/test_equality.py does not have them do."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from tests.test_equality import NEW_TOKENS, ROOMY, Subject, count_rows, greedy, make_subject
+from tests.test_equality import ROOMY, Subject, greedy, make_subject
 from tests.tiny_models import save_tiny_model
 from tests.tiny_tokenizer import tiny_tokenizer
 
@@ -22,22 +22,6 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @on_each_backend
-def test_cold_warm_and_exact(subject: Subject, backend: str) -> None:
-    run = subject.run(ROOMY, backend)
-    prompt = subject.prompt(1, 45)
-    cold, exact, warm = greedy(prompt), greedy(prompt), greedy([*prompt[:37], *subject.prompt(2, 9)])
-    rows = count_rows(subject)
-    run.generate(cold)
-    assert sum(rows) == 45 + NEW_TOKENS - 1, "no row in vain"
-    rows.clear()
-    run.generate(exact)
-    assert rows == [1] * (NEW_TOKENS - 1)
-    run.generate(warm)
-    assert (run.last(exact).hit_kind, run.last(warm).cached_tokens) == ("exact", 37)
-    subject.check(run, cold, warm, exact)
-
-
-@on_each_backend
 def test_chunked_batched_and_in_vain(subject: Subject, backend: str) -> None:
     """One ends at a token that nobody foresees; what the others say does not change."""
     run = subject.run(replace(ROOMY, max_num_batched_tokens=9, max_num_seqs=6, block_size=7), backend)
@@ -49,19 +33,6 @@ def test_chunked_batched_and_in_vain(subject: Subject, backend: str) -> None:
     run.generate(ended, *requests[1:])
     assert run.tokens(ended) == first[: first.index(first[20]) + 1]
     subject.check(run, *requests)
-
-
-@on_each_backend
-def test_evicted_and_preempted(subject: Subject, backend: str) -> None:
-    run = subject.run(replace(ROOMY, num_blocks=18, block_size=7, max_model_len=120), backend)
-    requests = [greedy(subject.prompt(70 + n, 30 + n), 48) for n in range(5)]
-    again = greedy(list(requests[0].prompt_token_ids), 48)
-    run.generate(*requests)
-    run.generate(again)
-    stats = run.engine.stats()
-    assert stats.preemptions > 0
-    assert stats.cache.eviction_count > 0
-    subject.check(run, *requests, again)
 
 
 @on_each_backend
